@@ -1,0 +1,1 @@
+"""Result files in, figures and tables out. Nothing here trains."""

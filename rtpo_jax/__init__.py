@@ -1,0 +1,1 @@
+"""Stable multi-turn reinforcement learning of language-model agents in pure JAX."""

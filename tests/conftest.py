@@ -1,0 +1,16 @@
+"""Numerical strictness for every test: rank promotion raises, float64 only where exactness is the point."""
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+_FLOAT64 = ("tests/tabular", "tests/test_bridge")
+
+
+@pytest.fixture(autouse=True)
+def _precision(request):
+    """Run tabular and bridge tests in float64, everything else in JAX's default float32."""
+    exact = any(part in str(request.node.path) for part in _FLOAT64)
+    with jax.enable_x64(exact):
+        yield
