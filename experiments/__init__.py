@@ -1,1 +1,1 @@
-"""One file per table or figure: `run(config)` returns numbers, `main` parses options and writes files."""
+"""One file per table or figure: `run(config)` returns numbers, `main` parses and writes."""

@@ -1,0 +1,75 @@
+"""Run directories: `results/<experiment>/<run>/` with its configuration, metrics and checkpoints."""
+
+import dataclasses
+import json
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+PACKAGES = ("rtpo-jax", "jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint")
+
+
+def _git_revision() -> str:
+    """Commit of the checkout the code runs from, with a mark when it has local changes."""
+    try:
+        describe = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+        return subprocess.run(
+            describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (not a git checkout)"
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, device and revision: what a number has to be traced to besides its config."""
+    return {
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "device": str(jax.devices()[0].device_kind),
+        "num_devices": jax.device_count(),
+        "git_revision": _git_revision(),
+    }
+
+
+def create(results: Path, experiment: str, run: str, config: Any) -> Path:
+    """Make the directory of a new run and write `config.json`.
+
+    Raises:
+      FileExistsError: the run exists; the message names the two ways on.
+    """
+    directory = results / experiment / run
+    if (directory / "config.json").exists():
+        raise FileExistsError(
+            f"run {run!r} exists in {directory.parent}: choose another --run, or go on with "
+            f"--resume {run}"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    record = {"config": dataclasses.asdict(config), **provenance()}
+    temporary = directory / "config.json.tmp"
+    temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
+    temporary.replace(directory / "config.json")
+    return directory
+
+
+def find(results: Path, experiment: str, run: str) -> Path:
+    """Directory of an existing run, given by name or by path.
+
+    Raises:
+      FileNotFoundError: no such run; the message lists those that exist.
+    """
+    for directory in (results / experiment / run, Path(run)):
+        if (directory / "config.json").exists():
+            return directory
+    known = sorted(path.parent.name for path in (results / experiment).glob("*/config.json"))
+    raise FileNotFoundError(
+        f"no run {run!r} in {results / experiment}: choose one of {known or 'none so far'}"
+    )
+
+
+def load_config(directory: Path) -> dict[str, Any]:
+    """The resolved configuration that a run was started with."""
+    return json.loads((directory / "config.json").read_text())["config"]

@@ -1,0 +1,150 @@
+"""One small agent on a generated text environment: everything a toy run is assembled from."""
+
+import dataclasses
+from functools import cached_property
+
+import jax
+
+from rtpo_jax.algorithms import GRPO, RTPO, Method
+from rtpo_jax.envs import Chance, Lookup
+from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
+from rtpo_jax.rollouts import (
+    LastTurns,
+    RolloutEngine,
+    Sampler,
+    Scorer,
+    SymbolTemplate,
+    language_model_log_probs,
+)
+from rtpo_jax.training import Updater, WarmStart, adamw
+from rtpo_jax.training.warm_start import schedule
+
+HELD_OUT = 10**9  # task seeds from here on are never trained on
+ACTION_TOKENS = 6  # longest well-formed action and its end
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToyConfig:
+    """The task, the warm start and the comparison; every size in one place."""
+
+    seed: int = 0  # decides parameters, tasks, chance and sampling
+    num_hops: int = 4  # queries needed before the answer; an episode has num_hops + 1 turns
+    slack_turns: int = 0  # turns to spare for repairing a wrong one
+    tool_failure: float = 0.0  # chance that a query is not answered
+    observation_noise: float = 0.0  # chance that a reply is wrong
+    luck: float = 0.0  # hidden +-luck added to the final reward (not to success)
+    warm_start_steps: int = 900  # optimiser steps of imitation
+    warm_start_episodes: int = 6000  # demonstrated episodes
+    token_budget: int = 120_000  # generated tokens of each method
+    tasks_per_iteration: int = 32  # tasks rolled out in an iteration
+    grpo_group_size: int = 8  # GRPO: trajectories per task
+    rtpo_group_size: int = 4  # RTPO: G; a boundary gets G - 1 siblings
+    learning_rate: float = 3e-4  # AdamW, of every method
+    temperature: float = 1.0  # of sampling in training and in sampled evaluation
+    evaluations: int = 6  # evaluations per method, equally spaced in tokens
+    evaluation_tasks: int = 256  # held-out tasks of an evaluation
+
+    def __post_init__(self):
+        at_least = {
+            "seed": 0,
+            "warm_start_steps": 1,
+            "warm_start_episodes": 1,
+            "token_budget": 1,
+            "tasks_per_iteration": 1,
+            "grpo_group_size": 2,
+            "rtpo_group_size": 3,
+            "evaluations": 1,
+            "evaluation_tasks": 1,
+        }
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: use {least} or more")
+        for name in ("learning_rate", "temperature"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)}: use a number above 0")
+        _ = self.environment  # the environment checks its own settings
+
+    @property
+    def environment(self) -> Lookup:
+        """The search task."""
+        chance = Chance(
+            tool_failure=self.tool_failure,
+            observation_noise=self.observation_noise,
+            luck=self.luck,
+        )
+        return Lookup(num_hops=self.num_hops, slack_turns=self.slack_turns, chance=chance)
+
+    @property
+    def warm_start(self) -> WarmStart:
+        """Settings of the supervised phase."""
+        return WarmStart(steps=self.warm_start_steps)
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """What is compared, in order. Minibatches give GRPO as many steps as RTPO has stages."""
+        num_turns = self.environment.num_turns
+        grpo = GRPO(group_size=self.grpo_group_size, num_minibatches=num_turns)
+        return {
+            "GRPO, full history": dataclasses.replace(grpo, context="full_history"),
+            "GRPO, recorded contexts": grpo,
+            "RTPO": RTPO(group_size=self.rtpo_group_size),
+        }
+
+
+class ToyAgent:
+    """Engine, model and update steps of a `ToyConfig`."""
+
+    def __init__(self, config: ToyConfig):
+        self.config = config
+        tokenizer = SymbolTokenizer(config.environment.symbols)
+        self.model = TransformerConfig.tiny(tokenizer.vocab_size)
+        num_turns = config.environment.num_turns
+        question = 3 + config.num_hops  # start entity, relations, question mark
+        exchange = ACTION_TOKENS + 5  # an unclosed action, its end, the longest reply
+        context = question + exchange
+        self.log_prob_fn = language_model_log_probs(self.model, config.temperature)
+        self.engine = RolloutEngine(
+            config.environment,
+            SymbolTemplate(tokenizer),
+            LastTurns(1),
+            Sampler(
+                self.model,
+                tokenizer.end_id,
+                tokenizer.pad_id,
+                max_new_tokens=ACTION_TOKENS,
+                context_buckets=(context,),
+            ),
+            Scorer(self.log_prob_fn),
+            temperature=config.temperature,
+            length_buckets=(context + ACTION_TOKENS, question + num_turns * exchange),
+            action_buckets=(ACTION_TOKENS, num_turns * ACTION_TOKENS),
+        )
+
+    @cached_property
+    def imitation(self) -> Updater:
+        """Update steps of the supervised phase."""
+        return Updater(self.log_prob_fn, adamw(schedule(self.config.warm_start), b2=0.98))
+
+    @cached_property
+    def reinforcement(self) -> Updater:
+        """Update steps of every method."""
+        return Updater(self.log_prob_fn, adamw(self.config.learning_rate))
+
+    def initial_params(self) -> dict:
+        """Random parameters of the run's seed."""
+        return init(self.model, self.key("parameters"))
+
+    def key(self, purpose: str) -> jax.Array:
+        """The run's random key for one purpose."""
+        purposes = ("parameters", "demonstrations", "evaluation", *self.config.methods)
+        return jax.random.fold_in(jax.random.key(self.config.seed), purposes.index(purpose))
+
+    def training_tasks(self, first: int, count: int) -> list:
+        """Tasks number `first` on of the run's own stream; methods see the same ones."""
+        start = self.config.seed * 10**7 + first
+        return [self.config.environment.make_task(start + i) for i in range(count)]
+
+    def evaluation_tasks(self) -> list:
+        """The held-out tasks, the same for every seed and method."""
+        tasks = range(self.config.evaluation_tasks)
+        return [self.config.environment.make_task(HELD_OUT + i) for i in tasks]

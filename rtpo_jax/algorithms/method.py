@@ -1,0 +1,139 @@
+"""The contract between an algorithm and the stage loop: a `Method` is a value.
+
+The training loop has one path for every algorithm::
+
+    trunks = method.collect(engine, policy, tasks, key)
+    for stage in method.stages(num_turns):
+        batch = method.batch(engine, policy, trunks, stage, key, carry)
+        policy = update(policy, batch)
+        carry = method.carry(engine, policy, batch, carry)
+
+A method says how data are collected, what the advantages are, which tokens carry weight and in
+which order the turns are trained. Everything numerical comes from `rtpo_jax.core`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rtpo_jax import core
+from rtpo_jax.algorithms.rows import Batch, Rows
+
+Context = Literal["recorded", "full_history"]
+
+
+class Policy(NamedTuple):
+    """Parameters and the number of optimiser steps that made them."""
+
+    params: Any
+    version: int = 0
+
+
+class Stage(NamedTuple):
+    """One step of an iteration's schedule: the turns that are trained in it; None = all."""
+
+    turns: tuple[int, ...] | None = None
+
+
+class Trajectories(Protocol):
+    """Finished episodes, as the engine returns them (M episodes, H turns)."""
+
+    rewards: np.ndarray  # [M, H]
+    discounts: np.ndarray  # [M, H]
+    group_ids: np.ndarray  # [M]
+    num_groups: int
+    sibling_ids: np.ndarray  # [M]
+    num_boundaries: int
+    row_weights: np.ndarray | None  # [M] exact measure, None = Monte Carlo
+
+
+class Engine(Protocol):
+    """What a method may ask of the rollout engine."""
+
+    num_turns: int
+
+    def rollout(self, policy: Policy, tasks: Sequence, copies: int, key: jax.Array) -> Trajectories:
+        """Run `copies` episodes of every task from the start."""
+
+    def continue_from(
+        self, policy: Policy, trunks: Trajectories, turn: int, copies: int, key: jax.Array
+    ) -> Trajectories:
+        """Fork `copies` siblings at every trunk's boundary `turn` and run them to the end."""
+
+    def rows(
+        self, trajectories: Trajectories, context: Context, turns: Sequence[int] | None = None
+    ) -> Rows:
+        """Pack the chosen turns of the episodes into training rows."""
+
+    def score(self, policy: Policy, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities and entropies [N, T] of the rows' chosen tokens under `policy`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+    """Fields and defaults that all clipped-surrogate methods share.
+
+    Objective of a batch (to maximise), with ratio r = pi / pi_behaviour per token::
+
+        J = sum_{n,t} weights[n,t] * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
+    """
+
+    clip_low: float = 0.2  # ratio may fall to 1 - clip_low
+    clip_high: float = 0.2  # ratio may rise to 1 + clip_high
+    log_ratio_limit: float = 10.0  # |log ratio| is clamped to this before exp (RTPO, appendix E.3)
+    epochs: int = 1  # passes over the batch of a stage
+    num_minibatches: int = 1  # optimiser steps a pass; whole groups are never split over two
+
+    def __post_init__(self):
+        for name in ("clip_low", "clip_high", "log_ratio_limit"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "use a value above 0")
+        require(self.clip_low <= 1, "clip_low", self.clip_low, "use a value of at most 1")
+        for name in ("epochs", "num_minibatches"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "use at least 1")
+
+    def stages(self, num_turns: int) -> tuple[Stage, ...]:
+        """Schedule of one iteration; by default one stage that trains all turns together."""
+        del num_turns
+        return (Stage(),)
+
+    def carry(self, engine: Engine, policy: Policy, batch: Batch, carry: Any) -> Any:
+        """What later stages need of the stage just trained; by default nothing."""
+        del engine, policy, batch
+        return carry
+
+    def objective(
+        self, log_probs: jax.Array, entropies: jax.Array, batch: Batch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Scalar objective to maximise and sums for metrics; both add over micro-batches."""
+        rows, weights = batch.rows, batch.weights
+        log_ratios = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
+        ratios = core.ratios(log_ratios, limit=self.log_ratio_limit)
+        clip = (self.clip_low, self.clip_high)
+        objective = core.weighted_sum(
+            core.clipped_surrogate(ratios, batch.advantages, *clip), weights
+        )
+        # The k3 estimate of KL(pi_behaviour || pi): samples come from the behaviour policy.
+        kl = core.kl_estimate(jnp.zeros_like(log_ratios), log_ratios, "k3")
+        clipped = core.is_clipped(ratios, batch.advantages, *clip).astype(weights.dtype)
+        sums = {
+            "kl_to_behavior": core.weighted_sum(kl, weights),
+            "clip_fraction": core.weighted_sum(clipped, weights),
+            "entropy": core.weighted_sum(entropies, weights),
+        }
+        return objective, sums
+
+
+def require(condition: bool, field: str, value: Any, fix: str) -> None:
+    """Raise a ValueError that names the field, its value and the fix."""
+    if not condition:
+        raise ValueError(f"{field}={value!r}: {fix}")
+
+
+def to_rows(trajectory_values: Any, trajectory_ids: np.ndarray) -> np.ndarray:
+    """Hand each row the value [M] of its trajectory; padding rows (id -1) get 0."""
+    values = np.asarray(trajectory_values)
+    return np.where(trajectory_ids >= 0, values[trajectory_ids], 0).astype(values.dtype)

@@ -1,0 +1,84 @@
+"""What a method trains on: rows of exact tokens, and the measure and advantages laid over them."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=[
+        "tokens",
+        "action_positions",
+        "action_mask",
+        "turn_ids",
+        "behavior_log_probs",
+        "policy_versions",
+        "rewards",
+        "discounts",
+        "group_ids",
+        "sibling_ids",
+        "trajectory_ids",
+        "row_weights",
+    ],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Training rows: what the policy was given, what it chose, and under which probabilities.
+
+    One row is one decision (its recorded context, then the chosen tokens) or, when training on the
+    flattened full history, one whole trajectory with several turns. Nothing is re-tokenised or
+    re-rendered between acting and learning.
+
+    Axes: N rows, L tokens of context and action (right-padded), T chosen tokens (padded), H turns.
+    """
+
+    tokens: Array  # [N, L] int32 context, action (and, in full-history rows, feedback) tokens
+    action_positions: Array  # [N, T] int32 where each chosen token stands in `tokens`; 0 = padding
+    action_mask: Array  # [N, T] bool True on tokens the policy chose
+    turn_ids: Array  # [N, T] int32 turn of each chosen token, -1 = padding
+    behavior_log_probs: Array  # [N, T] float of the chosen tokens, when they were sampled
+    policy_versions: Array  # [N, T] int32 optimiser steps behind the policy that chose the token
+    rewards: Array  # [N, H] float of the row's whole episode, after each turn's action
+    discounts: Array  # [N, H] float 0 where the episode ended
+    group_ids: Array  # [N] int32 rows of one task share an id; -1 = padding row
+    sibling_ids: Array  # [N] int32 rows forked from one boundary state share an id; -1 = none
+    trajectory_ids: Array  # [N] int32 rows of one episode share an id; -1 = padding row
+    row_weights: Array | None = None  # [N] exact measure of each row's trajectory; None = uniform
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows N, padding rows included."""
+        return self.tokens.shape[0]
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["rows", "advantages", "weights"], meta_fields=[]
+)
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Rows with the advantages and the weights of the objective, built over the whole batch.
+
+    The objective is `weighted_sum(values, weights)`, so it does not depend on how the batch is cut
+    into micro-batches or padded.
+    """
+
+    rows: Rows
+    advantages: Array  # [N, T] 0 outside action tokens
+    weights: Array  # [N, T] non-negative, 0 outside action tokens
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether any token has both weight and a non-zero advantage."""
+        return bool(np.any((np.asarray(self.advantages) != 0) & (np.asarray(self.weights) > 0)))
+
+
+def take_rows(tree: Any, index: np.ndarray) -> Any:
+    """Select rows (leading axis) of a `Rows` or `Batch` with numpy, so that nothing compiles."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[index], tree)

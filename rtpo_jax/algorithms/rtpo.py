@@ -1,0 +1,114 @@
+"""RTPO, Reverse-Turn Policy Optimization (arXiv 2608.18682), Algorithm 1.
+
+Once per iteration, with parameters theta_0 (phase 1), trunks are rolled out and every boundary state
+S_k they pass is kept. Then turns are trained in reverse order, k = K-1 ... 0 (phase 2). Stage k, with
+the parameters theta_{>k} left by the stages before it:
+
+1. at each realised boundary S_k fork n = G - 1 siblings: each acts afresh from the recorded context
+   c_k and continues on-policy, with theta_{>k}, to the end of the episode; its return is R_j (Eq. 7);
+2. state-matched advantage (section 3.2): A_j = R_j - mean over the n siblings, self included, no
+   standard deviation; the trunk is an anchor only and takes no part;
+3. maximise Eq. 6 over turn-k tokens of siblings alone, r against theta_{>k}, frozen for the stage::
+
+    J_k = mean_boundaries (1 / n) sum_j (1 / T_jk) sum_t min(r_jt A_j, clip(r_jt, 1 +- eps) A_j)
+
+The context a turn was sampled with is the context it is trained with (Eq. 5), so r = 1 before the
+first update of a stage. Turn k is "frozen" afterwards only in the sense that later stages put no
+weight on its tokens; with shared parameters it still moves (the paper's appendix G.9).
+
+`continuation="stale"` is the paper's off-policy ablation (Eqs. 105, 109, 110): siblings of all
+boundaries are sampled once with theta_0, and the downstream part of a return is reweighted by
+omega = clamp(prod_{h>k} pi_{theta_>k} / pi_{theta_0}, *stale_weight_range).
+
+Choices that the paper leaves open, as fields: clip range 0.2, one epoch and one minibatch per stage,
+`stale_weight_range` (the paper gives no bounds), `num_trunks` per task (the paper: 4 math, 2 search).
+Deviations: no KL term (Eq. 6 and Algorithm 1 have none, although a coefficient is listed).
+"""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rtpo_jax import core
+from rtpo_jax.algorithms.method import Method, Stage, require, to_rows
+from rtpo_jax.algorithms.rows import Batch
+
+
+class AnchoredSiblings(NamedTuple):
+    """Trunks and, for stale continuations, the siblings sampled with them, by turn."""
+
+    trunks: Any
+    stale: tuple = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RTPO(Method):
+    """Reverse-turn policy optimisation; see the module docstring for the equations."""
+
+    group_size: int = 3  # G; a boundary gets n = G - 1 siblings
+    num_trunks: int = 1  # trunks per task
+    continuation: Literal["fresh", "stale"] = "fresh"  # who samples the siblings: theta_>k, theta_0
+    stale_weight_range: tuple[float, float] = (0.1, 10.0)  # clamp of omega; stale only
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(
+            self.group_size >= 3, "group_size", self.group_size, "use 3 or more: n = G - 1 siblings"
+        )
+        require(self.num_trunks >= 1, "num_trunks", self.num_trunks, "use at least 1")
+        low, high = self.stale_weight_range
+        require(0 <= low <= high, "stale_weight_range", (low, high), "use 0 <= low <= high")
+
+    def collect(self, engine, policy, tasks, key):
+        """Phase 1: trunks from theta_0, whose boundary states are the anchors."""
+        trunks = engine.rollout(policy, tasks, self.num_trunks, key)
+        if self.continuation == "fresh":
+            return AnchoredSiblings(trunks)
+        stale = [
+            engine.continue_from(policy, trunks, turn, self.group_size - 1, key)
+            for turn in range(engine.num_turns)
+        ]
+        return AnchoredSiblings(trunks, tuple(stale))
+
+    def stages(self, num_turns):
+        """Phase 2: last turn first."""
+        return tuple(Stage(turns=(turn,)) for turn in reversed(range(num_turns)))
+
+    def batch(self, engine, policy, collected, stage, key, carry):
+        """Siblings of the stage's boundaries: turn-k tokens, state-matched advantages, Eq. 6."""
+        del carry
+        (turn,) = stage.turns
+        if self.continuation == "fresh":
+            siblings = engine.continue_from(
+                policy, collected.trunks, turn, self.group_size - 1, key
+            )
+        else:
+            siblings = collected.stale[turn]
+        if not siblings.num_boundaries:
+            return None  # no trunk reached this turn
+        if self.continuation == "fresh":
+            returns = core.discounted_returns(siblings.rewards, siblings.discounts)[:, turn]
+        else:
+            returns = self._reweighted_returns(engine, policy, siblings, turn)
+        advantages = core.sibling_relative(returns, siblings.sibling_ids, siblings.num_boundaries)
+        rows = engine.rows(siblings, "recorded", (turn,))
+        weights = core.sequence_mean_weights(rows.action_mask, row_weights=rows.row_weights)
+        row_advantages = to_rows(advantages, rows.trajectory_ids)
+        return Batch(rows, row_advantages[:, None] * rows.action_mask, weights)
+
+    def _reweighted_returns(self, engine, policy, siblings, turn):
+        """Eq. 109: r_k + gamma * omega * (return from turn k + 1 on), omega under `policy`."""
+        returns = core.discounted_returns(siblings.rewards, siblings.discounts)
+        if turn + 1 == engine.num_turns:
+            return returns[:, turn]
+        rows = engine.rows(siblings, "recorded", range(turn + 1, engine.num_turns))
+        log_probs, _ = engine.score(policy, rows)
+        log_ratios = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
+        per_row = np.asarray(core.trajectory_log_ratios(log_ratios, rows.action_mask, mean=False))
+        total = np.zeros(len(returns), per_row.dtype)
+        real = rows.trajectory_ids >= 0
+        np.add.at(total, rows.trajectory_ids[real], per_row[real])
+        omega = np.clip(core.ratios(total, limit=self.log_ratio_limit), *self.stale_weight_range)
+        downstream = siblings.discounts[:, turn] * np.asarray(returns)[:, turn + 1]
+        return siblings.rewards[:, turn] + omega * downstream

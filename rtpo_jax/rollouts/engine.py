@@ -1,0 +1,167 @@
+"""The rollout engine: the turn loop over many episodes, boundary forks, and rows for training."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from rtpo_jax.algorithms import Policy, Rows
+from rtpo_jax.envs import TurnEnvironment
+from rtpo_jax.rollouts.contexts import ContextManager
+from rtpo_jax.rollouts.episodes import Episode, EpisodeBatch, Turn
+from rtpo_jax.rollouts.packing import full_history_segment, pack, recorded_segments
+from rtpo_jax.rollouts.sampler import Sampler
+from rtpo_jax.rollouts.scoring import Scorer
+from rtpo_jax.rollouts.templates import Template
+
+
+@dataclasses.dataclass
+class Usage:
+    """What the engine has spent since the counters were last reset."""
+
+    generated_tokens: int = 0  # sampled by the policy
+    prefill_tokens: int = 0  # context tokens run through the model for sampling
+    sampling_seconds: float = 0.0
+    environment_seconds: float = 0.0  # steps, context building, bookkeeping
+
+    def reset(self) -> None:
+        """Set all counters to zero."""
+        self.__init__()
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutEngine:
+    """Runs a policy in an environment, one batched turn after the other.
+
+    Every random choice follows from the key given to a call: the environment's chance through one
+    seed per trajectory, the policy's through the sampler's keys.
+    """
+
+    environment: TurnEnvironment
+    template: Template
+    context: ContextManager
+    sampler: Sampler
+    scorer: Scorer
+    temperature: float = 1.0  # of sampling, and of the log-probabilities that go with it
+    discount: float = 1.0  # between turns
+    length_buckets: tuple[int, ...] = (32, 64, 128)  # row lengths L
+    action_buckets: tuple[int, ...] = (8, 32, 64)  # chosen tokens a row, T
+    usage: Usage = dataclasses.field(default_factory=Usage)
+
+    @property
+    def num_turns(self) -> int:
+        """Horizon H of the environment."""
+        return self.environment.num_turns
+
+    def rollout(
+        self,
+        policy: Policy,
+        tasks: Sequence,
+        copies: int,
+        key: jax.Array,
+        temperature: float | None = None,
+    ) -> EpisodeBatch:
+        """Run `copies` episodes of every task from the start to the end."""
+        chance, choices = jax.random.split(key)
+        starts = []
+        for group, task in enumerate(tasks):
+            state, question = self.environment.reset(task)
+            starts += [Episode(task, group, question, state)] * copies
+        return self._finish(policy, self.with_own_chance(starts, chance), choices, temperature)
+
+    def continue_from(
+        self, policy: Policy, trunks: EpisodeBatch, turn: int, copies: int, key: jax.Array
+    ) -> EpisodeBatch:
+        """Fork `copies` siblings at boundary `turn` of every trunk that realised it.
+
+        Siblings share the trunk's prefix and environment state; what chance has not yet decided is
+        drawn anew for each. They act afresh at `turn` and continue with `policy` to the end.
+        """
+        chance, choices = jax.random.split(jax.random.fold_in(key, turn))
+        anchors = [trunk.at_boundary(turn) for trunk in trunks.episodes if trunk.realised(turn)]
+        starts = [
+            dataclasses.replace(anchor, boundary=boundary)
+            for boundary, anchor in enumerate(anchors)
+            for _ in range(copies)
+        ]
+        return self._finish(policy, self.with_own_chance(starts, chance), choices, None)
+
+    def rows(
+        self, batch: EpisodeBatch, context: str = "recorded", turns: Sequence[int] | None = None
+    ) -> Rows:
+        """Training rows of the chosen turns (None = all), under the named conditioning context."""
+        if context not in ("recorded", "full_history"):
+            raise ValueError(f"context={context!r}: use 'recorded' or 'full_history'")
+        segments = []
+        for index, episode in enumerate(batch.episodes):
+            if context == "recorded":
+                segments += recorded_segments(index, episode, turns)
+            else:
+                segments += full_history_segment(self.template, index, episode, turns)
+        pad_id = self.template.tokenizer.pad_id
+        return pack(batch, segments, pad_id, self.length_buckets, self.action_buckets)
+
+    def score(self, policy: Policy, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities and entropies [N, T] of the rows' chosen tokens under `policy`."""
+        return self.scorer(policy.params, rows)
+
+    def with_own_chance(self, starts: list[Episode], key: jax.Array) -> list[Episode]:
+        """Give each episode its own stream for everything that chance has not yet decided."""
+        seeds = np.random.default_rng(np.asarray(jax.random.key_data(key))).integers(
+            2**62, size=len(starts)
+        )
+        return [
+            dataclasses.replace(start, state=self.environment.fork(start.state, int(seed)))
+            for start, seed in zip(starts, seeds, strict=True)
+        ]
+
+    def _finish(self, policy, episodes: list[Episode], key, temperature) -> EpisodeBatch:
+        """Batched turns until every episode has ended."""
+        temperature = self.temperature if temperature is None else temperature
+        for turn in range(self.num_turns):
+            live = [i for i, episode in enumerate(episodes) if not episode.ended]
+            if not live:
+                break
+            started = time.perf_counter()
+            contexts = [self.context_of(episodes[i]) for i in live]
+            asked = time.perf_counter()
+            samples = self.sampler.sample(
+                policy.params, contexts, jax.random.fold_in(key, turn), temperature
+            )
+            answered = time.perf_counter()
+            for i, context, action, log_probs in zip(
+                live, contexts, samples.actions, samples.log_probs, strict=True
+            ):
+                episodes[i] = self.act(episodes[i], context, action, log_probs, policy.version)
+            self.usage.generated_tokens += sum(map(len, samples.actions))
+            self.usage.prefill_tokens += samples.prefill_tokens
+            self.usage.sampling_seconds += answered - asked
+            self.usage.environment_seconds += time.perf_counter() - answered + asked - started
+        if any(not episode.ended for episode in episodes):
+            raise RuntimeError(
+                f"an episode of {type(self.environment).__name__} is still running after "
+                f"num_turns={self.num_turns} turns: its step() must report ended"
+            )
+        return EpisodeBatch(tuple(episodes), self.num_turns, self.discount)
+
+    def context_of(self, episode: Episode) -> tuple[int, ...]:
+        """What the policy is given at the episode's next turn."""
+        return self.context(self.template, episode.question, episode.turns)
+
+    def act(self, episode: Episode, context, action, log_probs, version: int) -> Episode:
+        """Step the environment with a sampled action and record the turn."""
+        step = self.environment.step(episode.state, self.template.action_text(action))
+        turn = Turn(
+            state=episode.state,
+            context=context,
+            action=action,
+            log_probs=log_probs,
+            observation=step.observation,
+            reward=step.reward,
+            policy_version=version,
+        )
+        return dataclasses.replace(
+            episode, state=step.state, turns=(*episode.turns, turn), ended=step.ended
+        )

@@ -1,0 +1,86 @@
+"""The stage loop: one path for every method."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from rtpo_jax.algorithms import Batch, Method, Policy
+from rtpo_jax.rollouts import RolloutEngine
+from rtpo_jax.training.metrics import Averages, episode_metrics, log_ratio_metrics, signal_metrics
+from rtpo_jax.training.update import TrainState, Updater, minibatches
+
+
+def policy_of(state: TrainState) -> Policy:
+    """The policy to act with: parameters and the version they carry into the rows."""
+    return Policy(state.params, int(state.step))
+
+
+def iterate(
+    method: Method,
+    engine: RolloutEngine,
+    updater: Updater,
+    state: TrainState,
+    tasks: Sequence,
+    key: jax.Array,
+) -> tuple[TrainState, dict[str, float]]:
+    """One iteration: collect trunks, then batch and update stage by stage.
+
+    Every stage's rows are scored with the parameters of the moment before its first update, so the
+    log-ratio against the behaviour policy is measured on every token.
+    """
+    started = time.perf_counter()
+    collect_key, order_key, *stage_keys = jax.random.split(key, 2 + engine.num_turns)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(order_key)))
+    averages, carry = Averages(), None
+    trunks = method.collect(engine, policy_of(state), tasks, collect_key)
+    for stage, stage_key in zip(method.stages(engine.num_turns), stage_keys, strict=False):
+        batch = method.batch(engine, policy_of(state), trunks, stage, stage_key, carry)
+        if batch is None:
+            continue
+        batch = jax.tree.map(np.asarray, batch)
+        scored = time.perf_counter()
+        scores = engine.score(policy_of(state), batch.rows)
+        averages.add_sum("scoring_seconds", time.perf_counter() - scored)
+        log_ratio_metrics(averages, batch, *scores)
+        signal_metrics(averages, batch)
+        state = _train_stage(method, updater, state, batch, rng, averages)
+        carry = method.carry(engine, policy_of(state), batch, carry)
+    episode_metrics(averages, engine, getattr(trunks, "trunks", trunks))
+    averages.add_sum("iteration_seconds", time.perf_counter() - started)
+    return state, averages.results()
+
+
+def _train_stage(
+    method: Method,
+    updater: Updater,
+    state: TrainState,
+    batch: Batch,
+    rng: np.random.Generator,
+    averages: Averages,
+) -> TrainState:
+    """Epochs of minibatch steps on one batch. A part without signal takes no step at all."""
+    started = time.perf_counter()
+    for _ in range(method.epochs):
+        for part in minibatches(batch, method.num_minibatches, rng):
+            if not part.has_signal:
+                averages.add_sum("skipped_updates", 1)
+                continue
+            state, metrics = updater(method.objective, state, part)
+            averages.add_sum("updates", 1)
+            for name, value in metrics.items():
+                averages.add_mean(name, value)
+    averages.add_sum("update_seconds", time.perf_counter() - started)
+    return state
+
+
+def evaluate(
+    engine: RolloutEngine, policy: Policy, tasks: Sequence, key: jax.Array, temperature: float
+) -> dict[str, float]:
+    """Success, return, turns and tool calls over one episode a task; not counted as usage."""
+    engine = dataclasses.replace(engine, usage=type(engine.usage)())
+    averages = Averages()
+    episode_metrics(averages, engine, engine.rollout(policy, tasks, 1, key, temperature))
+    return averages.results()

@@ -1,0 +1,106 @@
+"""Supervised warm start: imitate scripted, noisy demonstrations before reinforcement learning."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+import optax
+
+from rtpo_jax import core
+from rtpo_jax.algorithms import Batch, Rows, take_rows
+from rtpo_jax.rollouts import RolloutEngine, demonstrate
+from rtpo_jax.training.update import TrainState, Updater, adamw, create_state
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    """Settings of the supervised phase."""
+
+    steps: int = 800  # optimiser steps
+    batch_size: int = 256  # rows (turns) a step
+    learning_rate: float = 3e-3  # peak; linear warm-up over 5 %, cosine decay to 5 %
+    error_rate: float = 0.1  # chance of a random wrong action, per turn
+    systematic_rate: float = 0.7  # chance of the demonstrator's habitual error where it applies
+    full_history_share: float = 0.25  # share of steps that train on flattened full histories
+
+
+def imitation_objective(log_probs: jax.Array, entropies: jax.Array, batch: Batch):
+    """Weighted mean log-likelihood of the demonstrated tokens."""
+    masked = core.token_log_ratios(
+        log_probs, batch.rows.behavior_log_probs, batch.rows.action_mask
+    )  # behaviour log-probabilities are 0: this is log pi, silent at padding
+    return core.weighted_sum(masked, batch.weights), {
+        "entropy": core.weighted_sum(entropies, batch.weights)
+    }
+
+
+def schedule(settings: WarmStart) -> optax.Schedule:
+    """Learning rate by step."""
+    return optax.warmup_cosine_decay_schedule(
+        0.0,
+        settings.learning_rate,
+        max(settings.steps // 20, 1),
+        settings.steps,
+        0.05 * settings.learning_rate,
+    )
+
+
+def demonstration_rows(
+    settings: WarmStart, engine: RolloutEngine, tasks: Sequence, key: jax.Array
+) -> dict[str, Rows]:
+    """Rows of all demonstrated turns, under recorded and under full-history contexts."""
+    episodes = demonstrate(
+        engine,
+        tasks,
+        key,
+        error_rate=settings.error_rate,
+        systematic_rate=settings.systematic_rate,
+    )
+    return {name: real_rows(engine.rows(episodes, name)) for name in ("recorded", "full_history")}
+
+
+def real_rows(rows: Rows) -> Rows:
+    """Without the padding rows."""
+    return take_rows(rows, np.flatnonzero(rows.trajectory_ids >= 0))
+
+
+def imitation_batch(settings: WarmStart, rows: dict[str, Rows], key: jax.Array, step: int) -> Batch:
+    """The batch of one step: random rows of one context kind, every token weighing the same.
+
+    Full-history rows hold a whole episode, so fewer of them make a batch of about the same tokens.
+    """
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, step))))
+    full = rng.random() < settings.full_history_share
+    pool = rows["full_history" if full else "recorded"]
+    size = settings.batch_size // 4 if full else settings.batch_size
+    chosen = take_rows(pool, rng.integers(pool.num_rows, size=size))
+    mask = chosen.action_mask
+    return Batch(
+        chosen,
+        advantages=mask.astype(np.float32),
+        weights=mask.astype(np.float32) / max(mask.sum(), 1),
+    )
+
+
+def start_state(settings: WarmStart, params) -> tuple[TrainState, optax.GradientTransformation]:
+    """Train state and optimiser of the supervised phase."""
+    optimizer = adamw(schedule(settings), b2=0.98)
+    return create_state(params, optimizer), optimizer
+
+
+def imitate(
+    settings: WarmStart,
+    updater: Updater,
+    state: TrainState,
+    rows: dict[str, Rows],
+    key: jax.Array,
+    on_step: Callable[[int, TrainState, dict], None],
+) -> TrainState:
+    """Steps from `state.step` to the end; `on_step(steps done, state, metrics)` after each."""
+    for step in range(int(state.step), settings.steps):
+        state, metrics = updater(
+            imitation_objective, state, imitation_batch(settings, rows, key, step)
+        )
+        on_step(step + 1, state, metrics)
+    return state
