@@ -137,11 +137,11 @@ def update_speed(
         language_model_log_probs(model, 1.0, chunk), adamw(1e-4), micro_batch=min(rows, 64)
     )
     state = create_state(init(model, jax.random.key(0)), updater.optimizer)
-    batch, objective = random_batch(model, rows, context, new_tokens), GRPO().objective
+    batch, goal = random_batch(model, rows, context, new_tokens), GRPO()
     holder = [state]
 
     def step():
-        holder[0], metrics = updater(objective, holder[0], batch)
+        holder[0], metrics = updater(goal, holder[0], batch)
         return holder[0].params, metrics
 
     seconds = median_seconds(step, repetitions)

@@ -1,8 +1,11 @@
-"""Numerical strictness for every test: rank promotion raises, float64 only where exactness is the point."""
+"""Strictness for every test: rank promotion raises, float64 only where exactness is the point."""
 
 import jax
 import pytest
 
+import tabular  # noqa: F401  (turns on float64 for the process; what follows turns it off again)
+
+jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 _FLOAT64 = ("tests/tabular", "tests/test_bridge")

@@ -128,7 +128,7 @@ def gradient(method, mdp, params, behavior=None, stage=None, trunk_params=None):
     batch = jax.tree.map(np.asarray, batch)
     optimizer = optax.sgd(1.0)
     updater = Updater(table_log_probs, optimizer, micro_batch=512)
-    state, metrics = updater(method.objective, create_state(params, optimizer), batch)
+    state, metrics = updater(method, create_state(params, optimizer), batch)
     assert metrics["gradient_norm"] > 0
     return np.asarray(state.params - params)
 

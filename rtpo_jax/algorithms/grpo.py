@@ -24,7 +24,7 @@ import dataclasses
 from typing import Literal
 
 from rtpo_jax import core
-from rtpo_jax.algorithms.method import Context, Method, require, to_rows
+from rtpo_jax.algorithms.method import Context, Method, require, require_one_of, to_rows
 from rtpo_jax.algorithms.rows import Batch
 
 
@@ -40,6 +40,9 @@ class GRPO(Method):
     def __post_init__(self):
         super().__post_init__()
         require(self.group_size >= 2, "group_size", self.group_size, "use 2 or more to compare")
+        require_one_of("context", self.context, ("recorded", "full_history"))
+        require_one_of("scale", self.scale, ("group", "batch", None))
+        require_one_of("ddof", self.ddof, (0, 1))
 
     def collect(self, engine, policy, tasks, key):
         """Roll out `group_size` trajectories of every task."""

@@ -133,6 +133,11 @@ def require(condition: bool, field: str, value: Any, fix: str) -> None:
         raise ValueError(f"{field}={value!r}: {fix}")
 
 
+def require_one_of(field: str, value: Any, choices: tuple) -> None:
+    """Raise a ValueError that lists the choices."""
+    require(value in choices, field, value, f"use one of {', '.join(map(repr, choices))}")
+
+
 def to_rows(trajectory_values: Any, trajectory_ids: np.ndarray) -> np.ndarray:
     """Hand each row the value [M] of its trajectory; padding rows (id -1) get 0."""
     values = np.asarray(trajectory_values)

@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rtpo_jax import core
-from rtpo_jax.algorithms.method import Method, Stage, require, to_rows
+from rtpo_jax.algorithms.method import Method, Stage, require, require_one_of, to_rows
 from rtpo_jax.algorithms.rows import Batch
 
 
@@ -56,6 +56,7 @@ class RTPO(Method):
         require(
             self.group_size >= 3, "group_size", self.group_size, "use 3 or more: n = G - 1 siblings"
         )
+        require_one_of("continuation", self.continuation, ("fresh", "stale"))
         require(self.num_trunks >= 1, "num_trunks", self.num_trunks, "use at least 1")
         low, high = self.stale_weight_range
         require(0 <= low <= high, "stale_weight_range", (low, high), "use 0 <= low <= high")

@@ -68,7 +68,7 @@ def _train_stage(
             if not part.has_signal:
                 averages.add_sum("skipped_updates", 1)
                 continue
-            state, metrics = updater(method.objective, state, part)
+            state, metrics = updater(method, state, part)
             averages.add_sum("updates", 1)
             for name, value in metrics.items():
                 averages.add_mean(name, value)

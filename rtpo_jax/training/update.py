@@ -1,9 +1,8 @@
 """The one jitted update: gradients summed over micro-batches, clipped, one optimiser step."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +13,17 @@ from rtpo_jax.algorithms import Batch, take_rows
 from rtpo_jax.rollouts import LogProbFn
 from rtpo_jax.rollouts.buckets import power_of_two
 
-# (log_probs [N, T], entropies [N, T], batch) -> scalar to maximise, and sums for metrics. Both must
-# add over micro-batches, which holds for weighted sums whose weights were built over the whole batch.
-Objective = Callable[[jax.Array, jax.Array, Batch], tuple[jax.Array, dict[str, jax.Array]]]
+
+class Objective(Protocol):
+    """What an update maximises; a `Method`, for one. Compared by value: equal ones compile once."""
+
+    def objective(
+        self, log_probs: jax.Array, entropies: jax.Array, batch: Batch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Scalar to maximise, and sums for metrics, from log-probabilities and entropies [N, T].
+
+        Both must add over micro-batches: weighted sums, with weights built over the whole batch.
+        """
 
 
 @partial(
@@ -52,12 +59,12 @@ def create_state(params: Any, optimizer: optax.GradientTransformation) -> TrainS
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
-def _update(log_prob_fn, objective, optimizer, state, batch, num_micro_batches):
+def _update(log_prob_fn, goal, optimizer, state, batch, num_micro_batches):
     """One step on a batch of shape [micro-batches, rows, ...]; the rest of axis 0 is not run."""
 
     def loss(params, micro_batch):
         log_probs, entropies = log_prob_fn(params, micro_batch.rows)
-        value, sums = objective(log_probs, entropies, micro_batch)
+        value, sums = goal.objective(log_probs, entropies, micro_batch)
         return -value, {"objective": value, "weight": jnp.sum(micro_batch.weights), **sums}
 
     def gradients_of(index):
@@ -86,9 +93,9 @@ class Updater:
     micro_batch: int = 64
 
     def __call__(
-        self, objective: Objective, state: TrainState, batch: Batch
+        self, goal: Objective, state: TrainState, batch: Batch
     ) -> tuple[TrainState, dict[str, float]]:
-        """One step up the objective; the old state's buffers are donated.
+        """One step up the goal's objective; the old state's buffers are donated.
 
         Rows whose tokens all have weight 0 or advantage 0 are left out of the computation: they
         add nothing to the gradient of a weighted surrogate, and the weights of the others were
@@ -105,7 +112,7 @@ class Updater:
         count = -(-kept.size // self.micro_batch)
         state, sums = _update(
             self.log_prob_fn,
-            objective,
+            goal,
             self.optimizer,
             state,
             self._stack(batch, kept, power_of_two(count, 1)),

@@ -24,15 +24,11 @@ class WarmStart:
     systematic_rate: float = 0.7  # chance of the demonstrator's habitual error where it applies
     full_history_share: float = 0.25  # share of steps that train on flattened full histories
 
-
-def imitation_objective(log_probs: jax.Array, entropies: jax.Array, batch: Batch):
-    """Weighted mean log-likelihood of the demonstrated tokens."""
-    masked = core.token_log_ratios(
-        log_probs, batch.rows.behavior_log_probs, batch.rows.action_mask
-    )  # behaviour log-probabilities are 0: this is log pi, silent at padding
-    return core.weighted_sum(masked, batch.weights), {
-        "entropy": core.weighted_sum(entropies, batch.weights)
-    }
+    def objective(self, log_probs: jax.Array, entropies: jax.Array, batch: Batch):
+        """Weighted mean log-likelihood of the demonstrated tokens."""
+        return core.weighted_sum(log_probs, batch.weights), {
+            "entropy": core.weighted_sum(entropies, batch.weights)
+        }
 
 
 def schedule(settings: WarmStart) -> optax.Schedule:
@@ -99,8 +95,6 @@ def imitate(
 ) -> TrainState:
     """Steps from `state.step` to the end; `on_step(steps done, state, metrics)` after each."""
     for step in range(int(state.step), settings.steps):
-        state, metrics = updater(
-            imitation_objective, state, imitation_batch(settings, rows, key, step)
-        )
+        state, metrics = updater(settings, state, imitation_batch(settings, rows, key, step))
         on_step(step + 1, state, metrics)
     return state

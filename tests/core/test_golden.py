@@ -25,10 +25,12 @@ TURN_IDS = np.array([[0, 0, 1, 1]] * 4)
 A = np.array([0.5, -0.5, -0.5, 0.5], np.float32)
 
 
+@jax.jit
 def log_ratios(log_probs):
     return core.token_log_ratios(log_probs, np.zeros_like(D), MASK)
 
 
+@jax.jit
 def turn_ratios(log_probs):
     return core.ratios(core.turn_log_ratios(log_ratios(log_probs), TURN_IDS, 2, mean=True))
 
@@ -124,7 +126,7 @@ def test_gradient_and_clipping_bias(level, gradient_norm, bias_norm):
     def unclipped(x):
         return core.importance_weighted(of(x), advantages).mean()
 
-    g, c, full = (jax.grad(f)(jnp.asarray(D)) for f in (clipped, bias, unclipped))
+    g, c, full = (jax.jit(jax.grad(f))(jnp.asarray(D)) for f in (clipped, bias, unclipped))
     np.testing.assert_allclose(jnp.linalg.norm(g), gradient_norm, rtol=1e-6)
     np.testing.assert_allclose(jnp.linalg.norm(c), bias_norm, rtol=1e-6)
     np.testing.assert_allclose(g, full - c, atol=1e-8)
@@ -174,7 +176,7 @@ def test_token_and_turn_level_disagree_on_what_is_clipped():
         clipped = core.is_clipped(ratios, ones, 0.2, 0.2)
         return (core.importance_weighted(ratios, ones) * clipped).mean()
 
-    np.testing.assert_allclose(jax.grad(bias)(log_probs), [[0.75, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.grad(bias))(log_probs), [[0.75, 0.0]], rtol=1e-6)
     turn_ids = jnp.zeros((1, 2), int)
     ratio = core.ratios(core.turn_log_ratios(log_probs, turn_ids, 1, mean=True))
     np.testing.assert_allclose(ratio, [[1.161895]], rtol=1e-6)  # sqrt(1.5 * .9)

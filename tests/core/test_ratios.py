@@ -56,6 +56,19 @@ def test_a_turn_id_beyond_the_horizon_never_reaches_the_next_row():
     np.testing.assert_array_equal(call(jnp.array([[0, 2], [1, 1]])), [[1, 0], [0, 2]])
 
 
+@pytest.mark.parametrize("junk", [10.0, jnp.nan, jnp.inf, -jnp.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_token_log_ratio_is_zero_and_flat_where_dropped(place, junk):
+    """Junk on either side alone, so that one unmasked input is enough to show."""
+    inputs = [jnp.array([[-1.0, -2.0]]), jnp.array([[-1.5, -2.5]])]
+    inputs[place] = inputs[place].at[0, 1].set(junk)
+    mask = jnp.array([[True, False]])
+    np.testing.assert_array_equal(core.token_log_ratios(*inputs, mask), [[0.5, 0]])
+    slopes = jax.grad(lambda *x: core.token_log_ratios(*x, mask).sum(), argnums=(0, 1))(*inputs)
+    np.testing.assert_array_equal(slopes[0], [[1, 0]])
+    np.testing.assert_array_equal(slopes[1], [[-1, 0]])
+
+
 @pytest.mark.parametrize("junk", [0.0, 10.0, jnp.nan, jnp.inf, -jnp.inf])
 def test_dropped_tokens_have_no_value_and_no_gradient(junk):
     """Through all levels at once, so that junk meets sums, means and exponentials."""
@@ -68,7 +81,7 @@ def test_dropped_tokens_have_no_value_and_no_gradient(junk):
         whole = core.trajectory_log_ratios(log_ratios, mask, mean=True)
         return core.ratios(by_turn).sum() + core.ratios(whole).sum()
 
-    value, gradient = jax.value_and_grad(total)(jnp.array([[-1.0, -2.0, junk]]))
+    value, gradient = jax.jit(jax.value_and_grad(total))(jnp.array([[-1.0, -2.0, junk]]))
     # each log-ratio is .5; every turn gives e^.5, the whole e^.5 with half the slope per token
     np.testing.assert_allclose(value, 3 * np.exp(0.5), rtol=1e-6)
     np.testing.assert_allclose(gradient, [[1.5 * np.exp(0.5)] * 2 + [0]], rtol=1e-6)

@@ -45,8 +45,9 @@ def test_the_instructions_show_a_call_that_works():
 def test_only_the_last_turn_is_graded():
     env = Questions(ITEMS, num_turns=3)
     state, _ = env.reset(env.make_task(1))
-    step = env.step(state, f"It is 18, let me check. {call('9+9')}")
+    step = env.step(state, f"Let me check. {call('9+9')} It is 18")
     assert (step.observation, step.reward, step.ended) == ("18", 0.0, False)
+    assert env.outcome(step.state) == (False, 1, 0)
     step = env.step(step.state, call("9*2"))
     right = env.step(step.state, "So it is 18.0 eggs.")
     wrong = env.step(step.state, "So it is 19 eggs.")
@@ -58,7 +59,7 @@ def test_only_the_last_turn_is_graded():
 def test_a_call_in_the_last_turn_is_no_answer():
     env = Questions(ITEMS, num_turns=1)
     state, _ = env.reset(env.make_task(1))
-    step = env.step(state, f"18 {call('9+9')}")
+    step = env.step(state, f"{call('9+9')} 18")
     assert step.ended and step.reward == 0.0 and step.observation == ""
     assert env.step(state, "18").reward == 1.0
 

@@ -1,9 +1,15 @@
 """An enumeration of episodes written for the tests alone, and MDPs drawn with numpy."""
 
+import jax
 import numpy as np
 import pytest
 
 from tabular import TurnMDP
+
+# The import above switched float64 on for the process. Every test gets its precision from a
+# fixture; without this line, arrays that other test files build while they are collected would
+# depend on which files are collected first.
+jax.config.update("jax_enable_x64", False)
 
 
 def _walk(mdp, policy, turn, state, probability, path):

@@ -1,0 +1,202 @@
+"""Methods as values: schedules, advantages and weights on hand-made episodes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rtpo_jax.algorithms import GRPO, RTPO, Batch, Policy, Rows, Stage
+from rtpo_jax.rollouts import Episode, EpisodeBatch, RolloutEngine, Turn
+
+
+def episode(lengths, reward, group=0, boundary=-1):
+    """Turns of the given action lengths; the reward comes at the end."""
+    turns = [
+        Turn(None, (9,) * 2, (5,) * n, np.full(n, -1.0, np.float32), "", 0.0, 0) for n in lengths
+    ]
+    turns[-1] = dataclasses.replace(turns[-1], reward=reward)
+    return Episode(None, group, "", None, tuple(turns), True, boundary)
+
+
+class FixedEngine:
+    """Returns prepared trunks and siblings; packing is the real one."""
+
+    num_turns = 3
+
+    def __init__(self, trunks, siblings=()):
+        self.trunks = EpisodeBatch(tuple(trunks), self.num_turns)
+        self.siblings = siblings
+        self.asked = []
+
+    def rollout(self, policy, tasks, copies, key):
+        del policy, tasks, key
+        self.asked.append(("rollout", copies))
+        return self.trunks
+
+    def continue_from(self, policy, trunks, turn, copies, key):
+        del trunks, key
+        self.asked.append(("fork", turn, copies, policy.version))
+        return EpisodeBatch(tuple(self.siblings), self.num_turns)
+
+    def rows(self, trajectories, context="recorded", turns=None):
+        class Template:
+            class tokenizer:  # noqa: N801
+                pad_id = 0
+
+        engine = RolloutEngine(None, Template, None, None, None, length_buckets=(16,),
+                               action_buckets=(8,))  # fmt: skip
+        return engine.rows(trajectories, context, turns)
+
+
+def batch_of(method, engine, stage=None, version=0):
+    policy = Policy(None, version)
+    trunks = method.collect(engine, policy, (), None)
+    stage = method.stages(engine.num_turns)[0] if stage is None else stage
+    return method.batch(engine, policy, trunks, stage, None, None)
+
+
+def test_grpo_gives_every_token_of_a_trajectory_its_normalised_advantage():
+    """Returns 1, 0, 0, 1: mean 1/2, sample deviation 0.57735, so +-0.866025 (epsilon 1e-6)."""
+    engine = FixedEngine([episode([2, 1], r) for r in (1, 0, 0, 1)])
+    batch = batch_of(GRPO(group_size=4), engine)
+    owners = np.asarray(batch.rows.trajectory_ids)
+    signs = np.array([1, -1, -1, 1])[owners] * (owners >= 0)
+    expected = 0.866025 * signs[:, None] * np.asarray(batch.rows.action_mask)
+    np.testing.assert_allclose(batch.advantages, expected, atol=2e-6)
+    plain = batch_of(GRPO(group_size=4, scale=None), engine)
+    np.testing.assert_allclose(plain.advantages, np.sign(expected) * 0.5, atol=1e-6)
+
+
+def test_grpo_weighs_trajectories_alike_however_long_or_many_turned():
+    """Token mean inside each trajectory: 3 tokens in two rows, 1 token in one row."""
+    batch = batch_of(GRPO(group_size=2), FixedEngine([episode([2, 1], 1), episode([1], 0)]))
+    weights = np.asarray(batch.weights)
+    np.testing.assert_allclose(weights[0, :2], 1 / 6)
+    np.testing.assert_allclose(weights[1, :1], 1 / 6)
+    np.testing.assert_allclose(weights[2, :1], 1 / 2)
+    np.testing.assert_allclose(weights.sum(), 1.0)
+
+
+def test_groups_are_compared_inside_a_task_only():
+    episodes = [episode([1], r, group=g) for g, r in ((0, 1), (0, 1), (1, 0), (1, 1))]
+    batch = batch_of(GRPO(group_size=2, scale=None), FixedEngine(episodes))
+    np.testing.assert_allclose(np.asarray(batch.advantages)[:4, 0], [0, 0, -0.5, 0.5])
+
+
+def test_rtpo_stages_run_from_the_last_turn_to_the_first():
+    assert RTPO().stages(3) == (Stage((2,)), Stage((1,)), Stage((0,)))
+    assert GRPO().stages(3) == (Stage(None),)
+
+
+def test_rtpo_trains_turn_k_tokens_of_siblings_against_their_own_mean():
+    """Boundary 0: returns 1, 0, 0 -> 2/3, -1/3, -1/3; boundary 1: equal returns -> exactly 0."""
+    siblings = [
+        episode([2, 3, 1], r, boundary=b) for b, r in zip("000111", (1, 0, 0, 1, 1, 1), strict=True)
+    ]
+    siblings = [dataclasses.replace(s, boundary=int(s.boundary)) for s in siblings]
+    engine = FixedEngine([episode([2, 3, 1], 1), episode([2, 3, 1], 0)], siblings)
+    method = RTPO(group_size=4)
+    batch = batch_of(method, engine, Stage((1,)), version=5)
+    assert engine.asked == [("rollout", 1), ("fork", 1, 3, 5)]
+    rows = batch.rows
+    assert np.sum(rows.trajectory_ids >= 0) == 6, "one row a sibling, no row of a trunk"
+    assert set(rows.turn_ids[rows.action_mask]) == {1}
+    expected = np.array([2 / 3, -1 / 3, -1 / 3, 0, 0, 0])
+    np.testing.assert_allclose(np.asarray(batch.advantages)[:6, 0], expected, atol=1e-6)
+    assert (np.asarray(batch.advantages)[3:] == 0).all()
+    np.testing.assert_allclose(np.asarray(batch.weights)[:6, :3], 1 / 18)
+
+
+def test_rtpo_skips_a_stage_that_no_trunk_reached():
+    engine = FixedEngine([episode([2], 1)], siblings=())
+    assert batch_of(RTPO(), engine, Stage((2,))) is None
+
+
+def test_stale_continuations_are_sampled_once_with_the_first_policy():
+    siblings = [episode([1, 1, 1], r, boundary=0) for r in (1, 0)]
+    engine = FixedEngine([episode([1, 1, 1], 1)], siblings)
+    method = dataclasses.replace(RTPO(), continuation="stale")
+    collected = method.collect(engine, Policy(None, 3), (), None)
+    asked = list(engine.asked)
+    assert asked == [("rollout", 1)] + [("fork", k, 2, 3) for k in range(3)]
+    method.batch(engine, Policy(None, 9), collected, Stage((2,)), None, None)
+    assert engine.asked == asked, "a stage sampled again"
+
+
+def tiny_batch(ratios, advantages):
+    """One row, one token a column, behaviour log-probability 0."""
+    shape = (1, len(ratios))
+    rows = Rows(
+        tokens=np.zeros(shape, np.int32),
+        action_positions=np.zeros(shape, np.int32),
+        action_mask=np.ones(shape, bool),
+        turn_ids=np.zeros(shape, np.int32),
+        behavior_log_probs=np.zeros(shape, np.float32),
+        policy_versions=np.zeros(shape, np.int32),
+        rewards=np.zeros((1, 1), np.float32),
+        discounts=np.zeros((1, 1), np.float32),
+        group_ids=np.zeros(1, np.int32),
+        sibling_ids=np.full(1, -1, np.int32),
+        trajectory_ids=np.zeros(1, np.int32),
+    )
+    weights = np.full(shape, 1 / len(ratios), np.float32)
+    return Batch(rows, np.array([advantages], np.float32), weights)
+
+
+def test_objective_is_the_clipped_surrogate():
+    """min(r A, clip(r) A) at (1.5, 1), (1.5, -1), (0.5, 1), (0.5, -1): 1.2, -1.5, 0.5, -0.8."""
+    ratios = np.array([1.5, 1.5, 0.5, 0.5], np.float32)
+    batch = tiny_batch(ratios, [1, -1, 1, -1])
+    log_probs = jnp.log(ratios)[None, :]
+    value, sums = GRPO().objective(log_probs, jnp.zeros_like(log_probs), batch)
+    np.testing.assert_allclose(value, (1.2 - 1.5 + 0.5 - 0.8) / 4, rtol=1e-6)
+    np.testing.assert_allclose(sums["clip_fraction"], 0.5)
+    kl = np.mean(ratios - 1 - np.log(ratios))  # k3 of KL(behaviour || policy)
+    np.testing.assert_allclose(sums["kl_to_behavior"], kl, rtol=1e-5)
+
+
+def test_log_ratio_limit_is_the_stated_clamp():
+    log_probs = jnp.full((1, 1), 50.0)
+    batch = tiny_batch([1.0], [-1.0])
+    value, _ = GRPO(log_ratio_limit=10.0).objective(log_probs, jnp.zeros((1, 1)), batch)
+    np.testing.assert_allclose(value, -np.exp(10.0), rtol=1e-5)
+
+
+def test_one_turn_rtpo_is_grpo_without_deviation():
+    """With one turn the boundary is the task: same rows, same advantages, same weights."""
+    returns = (1, 0, 0)
+    chains = [episode([2], r) for r in returns]
+    siblings = [episode([2], r, boundary=0) for r in returns]
+    flat = batch_of(GRPO(group_size=3, scale=None), FixedEngine(chains))
+    forked = batch_of(RTPO(group_size=4), FixedEngine(chains[:1], siblings), Stage((0,)))
+    np.testing.assert_array_equal(flat.advantages, forked.advantages)
+    np.testing.assert_allclose(flat.weights, forked.weights)
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "message"),
+    [
+        (GRPO, {"group_size": 1}, "group_size=1"),
+        (GRPO, {"clip_low": 0.0}, "clip_low=0.0"),
+        (GRPO, {"clip_low": 1.5}, "clip_low=1.5"),
+        (GRPO, {"epochs": 0}, "epochs=0"),
+        (GRPO, {"num_minibatches": 0}, "num_minibatches=0"),
+        (RTPO, {"group_size": 2}, "group_size=2"),
+        (RTPO, {"num_trunks": 0}, "num_trunks=0"),
+        (RTPO, {"stale_weight_range": (2.0, 1.0)}, "stale_weight_range"),
+        (GRPO, {"context": "summary"}, "context='summary'"),
+        (GRPO, {"scale": "std"}, "scale='std'"),
+        (RTPO, {"continuation": "off"}, "continuation='off'"),
+    ],
+)
+def test_impossible_fields_are_refused_by_name(method, fields, message):
+    with pytest.raises(ValueError, match=message.replace("(", "\\(")):
+        method(**fields)
+
+
+def test_methods_are_hashable_values():
+    assert RTPO() == RTPO() and hash(RTPO()) == hash(RTPO())
+    assert dataclasses.replace(RTPO(), continuation="stale") != RTPO()
+    assert jax.tree.leaves(GRPO()) == [GRPO()]
