@@ -35,14 +35,15 @@ def masks(rank: int | None = None, /, **arrays: jax.Array) -> tuple[jax.Array, .
 def ids(rank: int | None = None, /, *, limit: int, **arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Named integer arrays as jax arrays with values in -1..limit-1.
 
-    Under `jax.jit` or `jax.vmap` the values are not known yet and go unchecked; every function
-    then treats an id outside the range like -1.
+    Arguments of a function under `jax.jit` or `jax.vmap` have no values yet and go unchecked; every
+    function then treats an id outside the range like -1.
     """
     checked = _checked(int, rank, arrays)
-    for name, array in zip(arrays, checked, strict=True):
-        if isinstance(array, jax.core.Tracer) or array.size == 0:
+    for (name, given), array in zip(arrays.items(), checked, strict=True):
+        if isinstance(given, jax.core.Tracer) or array.size == 0:
             continue
-        low, high = int(array.min()), int(array.max())
+        with jax.ensure_compile_time_eval():  # constants of a traced function do have values
+            low, high = int(jnp.min(jnp.asarray(given))), int(jnp.max(jnp.asarray(given)))
         if low < -1 or high >= limit:
             raise ValueError(f"{name} spans {low}..{high}; use ids in -1..{limit - 1}")
     return checked

@@ -11,6 +11,15 @@ import pytest
 from rtpo_jax import core
 
 
+def compiled(function):
+    """One program per shape instead of one per operation; results as numpy arrays."""
+    program = jax.jit(function)
+    return lambda *args, **kwargs: np.asarray(program(*args, **kwargs))
+
+
+discounted_returns, gae = compiled(core.discounted_returns), compiled(core.gae)
+
+
 def random_episodes(seed, rows=4, turns=6):
     rng = np.random.default_rng(seed)
     rewards = rng.normal(size=(rows, turns)).astype(np.float32)
@@ -48,11 +57,11 @@ def insert_dropped(rewards, discounts, values, before, junk):
 def test_match_their_definitions(seed):
     rewards, discounts, values = random_episodes(seed)
     expected = returns_by_definition(rewards, discounts)
-    np.testing.assert_allclose(core.discounted_returns(rewards, discounts), expected, atol=1e-5)
+    np.testing.assert_allclose(discounted_returns(rewards, discounts), expected, atol=1e-5)
     for trace_decay in (0.0, 0.7, 1.0):
         expected = gae_by_definition(rewards, discounts, values, trace_decay)
         np.testing.assert_allclose(
-            core.gae(rewards, discounts, values, trace_decay), expected, atol=1e-5
+            gae(rewards, discounts, values, trace_decay), expected, atol=1e-5
         )
 
 
@@ -60,17 +69,17 @@ def test_gae_by_hand():
     rewards, values = [[0.0, 0.0, 1.0]], [[0.3, 0.5, 0.8, 7.0]]
     # errors: .99*.5 - .3 = .195, .99*.8 - .5 = .292, 1 - .8 = .2; decay .891
     # A_1 = .292 + .891*.2 = .4702, A_0 = .195 + .891*.4702 = .613948
-    advantages = core.gae(rewards, [[0.99, 0.99, 0.0]], values, 0.9)
+    advantages = gae(rewards, [[0.99, 0.99, 0.0]], values, 0.9)
     np.testing.assert_allclose(advantages, [[0.613948, 0.4702, 0.2]], atol=1e-6)
-    advantages = core.gae(rewards, [[1.0, 1.0, 0.0]], values, 1.0)
+    advantages = gae(rewards, [[1.0, 1.0, 0.0]], values, 1.0)
     np.testing.assert_allclose(advantages, [[0.7, 0.5, 0.2]], atol=1e-6)
 
 
 def test_trace_decay_one_gives_returns_minus_values():
     rewards, discounts, values = random_episodes(11)
     discounts[:, -1] = 0  # no bootstrap: the return stops at the horizon
-    expected = core.discounted_returns(rewards, discounts) - values[:, :-1]
-    np.testing.assert_allclose(core.gae(rewards, discounts, values, 1.0), expected, atol=1e-5)
+    expected = discounted_returns(rewards, discounts) - values[:, :-1]
+    np.testing.assert_allclose(gae(rewards, discounts, values, 1.0), expected, atol=1e-5)
 
 
 def test_trace_decay_one_with_mask_gives_returns_minus_values():
@@ -78,8 +87,8 @@ def test_trace_decay_one_with_mask_gives_returns_minus_values():
     discounts[:, -1] = 0
     mask = np.random.default_rng(1).uniform(size=rewards.shape) > 0.4
     mask[:, -1] |= True  # the last position ends the episode
-    expected = core.discounted_returns(rewards, discounts, mask=mask) - values[:, :-1]
-    actual = core.gae(rewards, discounts, values, 1.0, mask=mask)
+    expected = discounted_returns(rewards, discounts, mask=mask) - values[:, :-1]
+    actual = gae(rewards, discounts, values, 1.0, mask=mask)
     np.testing.assert_allclose(actual, np.where(mask, expected, 0), atol=1e-5)
 
 
@@ -87,10 +96,10 @@ def test_reward_reaches_actions_before_a_tool_result():
     """Actions, two tool tokens, actions, reward at the end: nothing may stop at the tool tokens."""
     mask = [[True, True, False, False, True, True]]
     rewards = [[0.0, 0, 0, 0, 0, 1]]
-    undiscounted = core.discounted_returns(rewards, [[1.0] * 6], mask=mask)
+    undiscounted = discounted_returns(rewards, [[1.0] * 6], mask=mask)
     np.testing.assert_array_equal(undiscounted, [[1, 1, 0, 0, 1, 1]])
     # only action tokens are discounted: .9 ** 3, .9 ** 2, -, -, .9, 1
-    discounted = core.discounted_returns(rewards, [[0.9] * 6], mask=mask)
+    discounted = discounted_returns(rewards, [[0.9] * 6], mask=mask)
     np.testing.assert_allclose(discounted, [[0.729, 0.81, 0, 0, 0.9, 1]], rtol=1e-6)
 
 
@@ -100,10 +109,10 @@ def test_dropped_positions_change_nothing_at_kept_ones(before, junk):
     rewards, discounts, values = random_episodes(3)
     longer = insert_dropped(rewards, discounts, values, before, junk)
     kept = longer[-1]
-    returns = core.discounted_returns(*longer[:2], mask=kept)
+    returns = discounted_returns(*longer[:2], mask=kept)
     expected = returns_by_definition(rewards, discounts)
     np.testing.assert_allclose(returns[kept], expected.ravel(), atol=1e-5)
-    advantages = core.gae(*longer[:3], 0.8, mask=kept)
+    advantages = gae(*longer[:3], 0.8, mask=kept)
     expected = gae_by_definition(rewards, discounts, values, 0.8)
     np.testing.assert_allclose(advantages[kept], expected.ravel(), atol=1e-5)
     assert (returns[~kept] == 0).all()
@@ -115,13 +124,13 @@ def test_reward_on_a_tool_token_belongs_to_the_action_before_it(trace_decay):
     """Moving an action's reward onto the tool token after it is the same at discount 1."""
     mask = jnp.array([[True, False, False, True]])
     discounts, values = jnp.array([[1.0, 9, 9, 0]]), jnp.array([[0.3, 9, 9, 0.6, 9]])
-    on_action = core.gae(jnp.array([[2.0, 0, 0, 1]]), discounts, values, trace_decay, mask=mask)
-    on_tool = core.gae(jnp.array([[0.0, 0, 2, 1]]), discounts, values, trace_decay, mask=mask)
+    on_action = gae(jnp.array([[2.0, 0, 0, 1]]), discounts, values, trace_decay, mask=mask)
+    on_tool = gae(jnp.array([[0.0, 0, 2, 1]]), discounts, values, trace_decay, mask=mask)
     # errors 2 + .6 - .3 = 2.3 and 1 - .6 = .4
     expected = [[2.3 + trace_decay * 0.4, 0, 0, 0.4]]
     np.testing.assert_allclose(on_action, expected, rtol=1e-6)
     np.testing.assert_allclose(on_tool, expected, rtol=1e-6)
-    moved = core.discounted_returns(jnp.array([[0.0, 0, 2, 1]]), discounts, mask=mask)
+    moved = discounted_returns(jnp.array([[0.0, 0, 2, 1]]), discounts, mask=mask)
     np.testing.assert_allclose(moved, [[3, 0, 0, 1]])
 
 
@@ -129,20 +138,20 @@ def test_full_mask_is_no_mask():
     rewards, discounts, values = random_episodes(5)
     mask = np.ones(rewards.shape, bool)
     np.testing.assert_array_equal(
-        core.discounted_returns(rewards, discounts, mask=mask),
-        core.discounted_returns(rewards, discounts),
+        discounted_returns(rewards, discounts, mask=mask),
+        discounted_returns(rewards, discounts),
     )
     np.testing.assert_array_equal(
-        core.gae(rewards, discounts, values, 0.9, mask=mask),
-        core.gae(rewards, discounts, values, 0.9),
+        gae(rewards, discounts, values, 0.9, mask=mask),
+        gae(rewards, discounts, values, 0.9),
     )
 
 
 def test_bootstraps_from_the_last_value_of_an_unfinished_episode():
     # H = 1, discount 1: error = r + V_1 - V_0
-    np.testing.assert_allclose(core.gae([[1.0]], [[0.5]], [[2.0, 8.0]], 0.3), [[3.0]])
+    np.testing.assert_allclose(gae([[1.0]], [[0.5]], [[2.0, 8.0]], 0.3), [[3.0]])
     # the same action followed by a dropped position
-    advantages = core.gae([[1.0, 0]], [[0.5, 7]], [[2.0, jnp.nan, 8]], 0.3, mask=[[True, False]])
+    advantages = gae([[1.0, 0]], [[0.5, 7]], [[2.0, jnp.nan, 8]], 0.3, mask=[[True, False]])
     np.testing.assert_allclose(advantages, [[3.0, 0]])
 
 
@@ -150,11 +159,11 @@ def test_nothing_beyond_the_end_of_an_episode_is_read():
     """After a discount of 0 the padding may hold anything; value and gradient stay finite."""
     rewards, discounts = jnp.array([[1.0, 2, jnp.nan]]), jnp.array([[0.5, 0, 0]])
     values = jnp.array([[0.25, 0.5, jnp.nan, jnp.inf]])
-    returns = core.discounted_returns(rewards, discounts)
+    returns = discounted_returns(rewards, discounts)
     np.testing.assert_allclose(returns[:, :2], [[2.0, 2.0]])
     # errors 1 + .5*.5 - .25 = 1, 2 - .5 = 1.5; A_0 = 1 + .5*1.5
-    np.testing.assert_allclose(core.gae(rewards, discounts, values, 1.0)[:, :2], [[1.75, 1.5]])
-    gradient = jax.grad(lambda v: core.gae(rewards, discounts, v, 1.0)[0, 0])(values)
+    np.testing.assert_allclose(gae(rewards, discounts, values, 1.0)[:, :2], [[1.75, 1.5]])
+    gradient = jax.jit(jax.grad(lambda v: core.gae(rewards, discounts, v, 1.0)[0, 0]))(values)
     np.testing.assert_allclose(gradient, [[-1, 0, 0, 0]], atol=1e-7)
 
 
@@ -162,7 +171,8 @@ def test_gradient_ignores_dropped_positions():
     mask = jnp.array([[True, False, True]])
     discounts = jnp.array([[0.5, jnp.nan, 0]])
     values = jnp.array([[1.0, jnp.nan, 2, jnp.nan]])
-    total = jax.grad(lambda v: core.gae(jnp.ones((1, 3)), discounts, v, 0.5, mask=mask).sum())
+    ones = jnp.ones((1, 3))
+    total = jax.jit(jax.grad(lambda v: core.gae(ones, discounts, v, 0.5, mask=mask).sum()))
     # A_0 = 2 + .5 V_2 - V_0 + .25 (1 - V_2) (tool reward 1 discounted), A_2 = 1 - V_2
     np.testing.assert_allclose(total(values), [[-1, 0, 0.5 - 0.25 - 1, 0]])
 

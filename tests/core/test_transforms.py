@@ -51,6 +51,7 @@ CASES = {
     "weighted_sum": (core.weighted_sum, X[:2]),
     "whiten": (lambda x: core.whiten(x, MASK), X[:1]),
 }
+COMPILED = {name: jax.jit(function) for name, (function, _) in CASES.items()}
 
 
 def test_every_public_function_is_covered_and_documented():
@@ -65,17 +66,14 @@ def test_every_public_function_is_covered_and_documented():
 @pytest.mark.parametrize("name", CASES)
 def test_compiles_and_batches(name):
     function, arrays = CASES[name]
-    arrays = [jnp.asarray(x, jnp.float32) for x in arrays]
-    expected = function(*arrays)
-    np.testing.assert_allclose(jax.jit(function)(*arrays), expected, rtol=1e-5, atol=1e-6)
+    arrays = [x.astype(np.float32) for x in arrays]
     # two members of a batch that differ, so that mixing them up shows
     halved = [x / 2 for x in arrays]
-    batched = jax.jit(jax.vmap(function))(
-        *(jnp.stack(pair) for pair in zip(arrays, halved, strict=True))
-    )
-    np.testing.assert_allclose(batched[0], expected, rtol=1e-5, atol=1e-6)
-    other = jax.jit(function)(*halved)
-    np.testing.assert_allclose(batched[1], other, rtol=1e-5, atol=1e-6)
+    pairs = [np.stack(pair) for pair in zip(arrays, halved, strict=True)]
+    batched = np.asarray(jax.jit(jax.vmap(function))(*pairs))
+    for member, alone in zip(batched, (arrays, halved), strict=True):
+        expected = COMPILED[name](*alone)
+        np.testing.assert_allclose(member, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -83,14 +81,14 @@ def test_keeps_the_float_dtype(name):
     function, arrays = CASES[name]
     in_float32 = jax.eval_shape(function, *(x.astype(np.float32) for x in arrays))
     with jax.enable_x64(True):
-        in_float64 = jax.jit(function)(*(x.astype(np.float64) for x in arrays))
+        in_float64 = COMPILED[name](*(x.astype(np.float64) for x in arrays))
         mixed = jax.eval_shape(function, *(x.astype(np.float32) for x in arrays))
     if in_float32.dtype == bool:
         assert in_float64.dtype == bool
         return
     assert in_float32.dtype == mixed.dtype == np.float32
     assert in_float64.dtype == np.float64
-    single = jax.jit(function)(*(x.astype(np.float32) for x in arrays))
+    single = COMPILED[name](*(x.astype(np.float32) for x in arrays))
     np.testing.assert_allclose(single, in_float64, rtol=1e-4, atol=1e-5)
 
 
@@ -113,6 +111,14 @@ def test_wrong_static_sizes_and_ranges_are_caught_under_jit_too():
         jax.jit(lambda n: core.group_relative(jnp.ones(2), jnp.zeros(2, int), n))(2)
     with pytest.raises(ValueError, match="trace_decay=2"):
         jax.jit(lambda r: core.gae(r, r, jnp.ones((1, 3)), 2.0))(jnp.ones((1, 2)))
+    for ids in ([0, 2], np.array([0, 2]), jnp.array([0, 2])):  # constants of the traced function
+        with pytest.raises(ValueError, match="group_ids spans 0..2"):
+            jax.jit(lambda r, ids=ids: core.group_relative(r, ids, 2))(jnp.ones(2))
+
+
+def test_ids_outside_the_range_count_as_none_where_they_cannot_be_checked():
+    call = jax.jit(lambda ids: core.group_relative(jnp.array([1.0, 3.0, 9.0]), ids, 2))
+    np.testing.assert_array_equal(call(jnp.array([1, 1, 2])), [-1, 1, 0])
 
 
 def test_coefficients_may_be_traced():
