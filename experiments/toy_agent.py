@@ -6,13 +6,13 @@ from functools import cached_property
 import jax
 
 from rtpo_jax.algorithms import GRPO, RTPO, Method
-from rtpo_jax.envs import Chance, Lookup
+from rtpo_jax.envs import Chance, Lookup, remaining_question
 from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
 from rtpo_jax.rollouts import (
-    LastTurns,
     RolloutEngine,
     Sampler,
     Scorer,
+    Summary,
     SymbolTemplate,
     language_model_log_probs,
 )
@@ -33,8 +33,8 @@ class ToyConfig:
     tool_failure: float = 0.0  # chance that a query is not answered
     observation_noise: float = 0.0  # chance that a reply is wrong
     luck: float = 0.0  # hidden +-luck added to the final reward (not to success)
-    warm_start_steps: int = 900  # optimiser steps of imitation
-    warm_start_episodes: int = 6000  # demonstrated episodes
+    warm_start_steps: int = 400  # optimiser steps of imitation
+    warm_start_episodes: int = 4000  # demonstrated episodes
     token_budget: int = 120_000  # generated tokens of each method
     tasks_per_iteration: int = 32  # tasks rolled out in an iteration
     grpo_group_size: int = 8  # GRPO: trajectories per task
@@ -101,12 +101,12 @@ class ToyAgent:
         num_turns = config.environment.num_turns
         question = 3 + config.num_hops  # start entity, relations, question mark
         exchange = ACTION_TOKENS + 5  # an unclosed action, its end, the longest reply
-        context = question + exchange
+        context = 2 * question  # the question, a separator, what is left to ask
         self.log_prob_fn = language_model_log_probs(self.model, config.temperature)
         self.engine = RolloutEngine(
             config.environment,
             SymbolTemplate(tokenizer),
-            LastTurns(1),
+            Summary(remaining_question),
             Sampler(
                 self.model,
                 tokenizer.end_id,

@@ -10,7 +10,7 @@ from rtpo_jax.envs.arithmetic import Arithmetic, ArithmeticState, ArithmeticTask
 from rtpo_jax.envs.calculator import ToolError, calculate
 from rtpo_jax.envs.chance import Chance
 from rtpo_jax.envs.lock import Lock, LockState, LockTask
-from rtpo_jax.envs.lookup import Lookup, LookupState, LookupTask
+from rtpo_jax.envs.lookup import Lookup, LookupState, LookupTask, remaining_question
 from rtpo_jax.envs.protocol import Outcome, Step, TurnEnvironment
 from rtpo_jax.envs.question_files import load_questions
 from rtpo_jax.envs.questions import (
@@ -49,5 +49,6 @@ __all__ = [
     "one_digit_sums",
     "parse_number",
     "parse_tool_calls",
+    "remaining_question",
     "same_number",
 ]

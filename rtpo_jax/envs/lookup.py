@@ -5,6 +5,7 @@ and is replied to by an entity, `>e6.`; `Ae2` answers and ends the episode.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rtpo_jax.envs.chance import Chance, pick, pick_other, uniform
@@ -30,6 +31,17 @@ def related_entity(seed: int, entity: str, relation: str) -> str:
     return pick(ENTITIES, "map", seed, entity, relation)
 
 
+def remaining_question(question: str, observations: Sequence[str]) -> str:
+    """Return what is left to ask, as a question: `d6uysr?` after the reply `>e6.` is `e6ysr?`.
+
+    A rule for summarising a history. Every reply that shows an entity counts as the next hop of
+    the chain, whatever was asked for; other replies change nothing. Empty before the first such
+    reply, when nothing has changed yet.
+    """
+    shown = [text[1:-1] for text in observations if text[1:-1] in _ENTITY_SET]
+    return f"{shown[-1]}{question[2 + len(shown) :]}" if shown else ""
+
+
 @dataclass(frozen=True, slots=True)
 class LookupTask:
     """A chain of distinct relations from a start entity; `answer` is where it ends."""
@@ -46,12 +58,14 @@ class LookupState:
 
     path: the chain's entities as far as replies have shown them, the start first. Replies are
         believed; asking a hop of the path again replaces what was believed from there on.
+    shown: the entity of the last reply that showed one, the start before that.
     doomed: whether a fatal error was made, after which no answer succeeds.
     """
 
     task: LookupTask
     episode: Episode
     path: tuple[str, ...]
+    shown: str
     doomed: bool = False
 
 
@@ -104,7 +118,9 @@ class Lookup:
 
     def reset(self, task: LookupTask) -> tuple[LookupState, str]:
         """Return the first state and the question, e.g. `d6uysr?`."""
-        state = LookupState(task=task, episode=Episode(stream=task.seed), path=(task.start,))
+        state = LookupState(
+            task=task, episode=Episode(stream=task.seed), path=(task.start,), shown=task.start
+        )
         return state, f"{task.start}{task.relations}?"
 
     def step(self, state: LookupState, action_text: str) -> Step:
@@ -118,10 +134,10 @@ class Lookup:
             episode = state.episode.next_turn(
                 self.chance, self.num_turns, finished=True, success=success
             )
-            return _to_step(state, episode, state.path, state.doomed, "")
+            return _to_step(state, episode, doomed=state.doomed)
         episode = state.episode.next_turn(self.chance, self.num_turns, malformed=1)
         doomed = state.doomed or self.errors == "fatal"
-        return _to_step(state, episode, state.path, doomed, MALFORMED_REPLY)
+        return _to_step(state, episode, doomed=doomed, observation=MALFORMED_REPLY)
 
     def _query(self, state: LookupState, entity: str, relation: str) -> Step:
         task, path, turn = state.task, state.path, state.episode.turn
@@ -131,13 +147,13 @@ class Lookup:
         doomed = state.doomed or (self.errors == "fatal" and not is_next)
         episode = state.episode.next_turn(self.chance, self.num_turns, tool_calls=1)
         if self.chance.tool_fails(episode.stream, turn):
-            return _to_step(state, episode, path, doomed, FAILED_REPLY)
+            return _to_step(state, episode, doomed=doomed, observation=FAILED_REPLY)
         reply = related_entity(task.seed, entity, relation)
         if self.chance.reply_is_wrong(episode.stream, turn):
             reply = pick_other(ENTITIES, reply, episode.stream, turn, "untruth")
         if on_path and path[hop + 1 : hop + 2] != (reply,):
             path = (*path[: hop + 1], reply)
-        return _to_step(state, episode, path, doomed, f">{reply}.")
+        return _to_step(state, episode, path, reply, doomed, f">{reply}.")
 
     def fork(self, state: LookupState, seed: int) -> LookupState:
         """Return the same state with everything undecided to be drawn from stream `seed`."""
@@ -153,18 +169,25 @@ class Lookup:
     ) -> str:
         """Return the expert's action: ask the next hop of the path, answer when it is complete.
 
+        An expert with too few turns left to repair a mistake goes on as if there had been none: it
+        asks the hop that is due from the entity it was last shown, and answers in the last turn.
+
         Random mistake: a query with one of the other ten relations, or an answer with one of the
         other 39 entities. Systematic mistake: relations k, l, m are asked for as n, o, p.
         """
         check_probability("error_rate", error_rate)
         check_probability("systematic_rate", systematic_rate)
         check_running(state.episode)
-        turn, relations, entity = state.episode.turn, state.task.relations, state.path[-1]
+        turn, relations = state.episode.turn, state.task.relations
+        hop, entity = len(state.path) - 1, state.path[-1]
+        due = len(relations) + 1 - (self.num_turns - turn)
+        if hop < due:
+            hop, entity = due, state.shown
         mistaken = uniform("demo", seed, turn, "mistaken") < error_rate
-        if len(state.path) > len(relations):
+        if hop == len(relations):
             answer = pick_other(ENTITIES, entity, "demo", seed, turn) if mistaken else entity
             return f"A{answer}"
-        relation = relations[len(state.path) - 1]
+        relation = relations[hop]
         misled = uniform("demo", seed, turn, "misled") < systematic_rate
         if misled and relation in SYSTEMATIC_MISTAKES:
             relation = SYSTEMATIC_MISTAKES[relation]
@@ -174,8 +197,19 @@ class Lookup:
 
 
 def _to_step(
-    state: LookupState, episode: Episode, path: tuple[str, ...], doomed: bool, observation: str
+    state: LookupState,
+    episode: Episode,
+    path: tuple[str, ...] | None = None,
+    entity: str | None = None,
+    doomed: bool = False,
+    observation: str = "",
 ) -> Step:
-    new_state = LookupState(task=state.task, episode=episode, path=path, doomed=doomed)
+    new_state = LookupState(
+        task=state.task,
+        episode=episode,
+        path=path or state.path,
+        shown=entity or state.shown,
+        doomed=doomed,
+    )
     shown = "" if episode.ended else observation
     return Step(new_state, shown, episode.reward, episode.ended)

@@ -17,8 +17,8 @@ from rtpo_jax.training.update import TrainState, Updater, adamw, create_state
 class WarmStart:
     """Settings of the supervised phase."""
 
-    steps: int = 800  # optimiser steps
-    batch_size: int = 256  # rows (turns) a step
+    steps: int = 400  # optimiser steps
+    batch_size: int = 128  # rows (turns) a step
     learning_rate: float = 3e-3  # peak; linear warm-up over 5 %, cosine decay to 5 %
     error_rate: float = 0.1  # chance of a random wrong action, per turn
     systematic_rate: float = 0.7  # chance of the demonstrator's habitual error where it applies
