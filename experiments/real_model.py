@@ -37,7 +37,6 @@ from rtpo_jax.rollouts import (
 from rtpo_jax.training import (
     CompileCounter,
     MetricsFile,
-    TrainState,
     Updater,
     adamw,
     create_state,
@@ -75,7 +74,7 @@ class RealModelConfig:
     rtpo_group_size: int = 3  # RTPO: G; a boundary gets G - 1 siblings
     learning_rate: float = 1e-5  # AdamW
     temperature: float = 1.0  # of sampling in training and in sampled evaluation
-    evaluation_tasks: int = 16  # held-out sums
+    evaluation_tasks: int = 12  # held-out sums
 
     def __post_init__(self):
         for name in ("num_questions", "answer_tokens", "sum_tokens", "num_turns"):
@@ -173,39 +172,65 @@ def ask(real: RealModel, console: Console) -> dict[str, float]:
     }
 
 
-def train_once(
-    real: RealModel, name: str, method: Method, metrics: MetricsFile, console: Console
-) -> None:
-    """One iteration of a method from the released weights, with an evaluation on either side."""
-    config = real.config
-    count = config.tasks_per_iteration + config.evaluation_tasks
-    engine = real.engine(one_digit_sums(count, config.seed), config.sum_tokens)
-    tasks = [engine.environment.make_task(i) for i in range(count)]
-    train, held_out = tasks[: config.tasks_per_iteration], tasks[config.tasks_per_iteration :]
-    updater = Updater(real.log_prob_fn, adamw(config.learning_rate), MICRO_BATCH)
-    state, key = create_state(real.params, updater.optimizer), jax.random.key(config.seed)
-    compiled = CompileCounter()
+class Sums:
+    """One iteration of any method on one-digit sums, and success on held-out ones."""
 
-    def record_evaluation(state: TrainState, tokens: int) -> None:
-        started = time.perf_counter()
-        policy, evaluation_key = policy_of(state), jax.random.fold_in(key, 1)
-        sampled = evaluate(engine, policy, held_out, evaluation_key, config.temperature)
-        greedy = evaluate(engine, policy, held_out, evaluation_key, 0.0)["success"]
-        metrics.write(phase=name, kind="evaluation", tokens=tokens, success_greedy=greedy,
-                      evaluation_tasks=len(held_out), success_sampled=sampled.pop("success"),
-                      evaluation_seconds=time.perf_counter() - started, **sampled)  # fmt: skip
+    def __init__(self, real: RealModel, metrics: MetricsFile):
+        config = real.config
+        count = config.tasks_per_iteration + config.evaluation_tasks
+        distinct = tuple(dict.fromkeys(one_digit_sums(100 * count, config.seed)))
+        self.real, self.metrics, self.key = real, metrics, jax.random.key(config.seed)
+        self.engine = real.engine(distinct[:count], config.sum_tokens)
+        tasks = [self.engine.environment.make_task(i) for i in range(count)]
+        self.train, self.held_out = (
+            tasks[: config.tasks_per_iteration],
+            tasks[config.tasks_per_iteration :],
+        )
+        self.updater = Updater(real.log_prob_fn, adamw(config.learning_rate), MICRO_BATCH)
+        self.compiled = CompileCounter()
 
-    record_evaluation(state, 0)
-    state, results = iterate(method, engine, updater, state, train, jax.random.fold_in(key, 0))
-    usage = dataclasses.asdict(engine.usage)
-    metrics.write(phase=name, kind="train", iteration=1, tokens=usage["generated_tokens"],
-                  compiled_programs=compiled.count, **usage, **results)  # fmt: skip
-    record_evaluation(state, usage["generated_tokens"])
-    console.print(
-        f"{name}: {len(train)} sums, {usage['generated_tokens']} generated tokens, success "
-        f"{results['success']:.2f}, tool calls {results['tool_calls']:.2f} an episode, largest "
-        f"log-ratio before the update {results['log_ratio_before_update_max']:.1e}"
-    )
+    def evaluate(self, phase: str, policy: Policy, tokens: int) -> None:
+        """Record success on the held-out sums, sampled and greedy."""
+        started, key = time.perf_counter(), jax.random.fold_in(self.key, 1)
+        temperature = self.real.config.temperature
+        sampled = evaluate(self.engine, policy, self.held_out, key, temperature)
+        greedy = evaluate(self.engine, policy, self.held_out, key, 0.0)
+        self.metrics.write(
+            phase=phase,
+            kind="evaluation",
+            tokens=tokens,
+            evaluation_tasks=len(self.held_out),
+            success_sampled=sampled.pop("success"),
+            success_greedy=greedy["success"],
+            evaluation_seconds=time.perf_counter() - started,
+            **sampled,
+        )
+
+    def iteration(self, name: str, method: Method, console: Console) -> None:
+        """Train from the released weights for one iteration, record and print it."""
+        state = create_state(self.real.params, self.updater.optimizer)
+        compiled_before = self.compiled.count
+        self.engine.usage.reset()
+        state, results = iterate(
+            method, self.engine, self.updater, state, self.train, jax.random.fold_in(self.key, 0)
+        )
+        usage = dataclasses.asdict(self.engine.usage)
+        tokens = usage["generated_tokens"]
+        self.metrics.write(
+            phase=name,
+            kind="train",
+            iteration=1,
+            tokens=tokens,
+            compiled_programs=self.compiled.count - compiled_before,
+            **usage,
+            **results,
+        )
+        self.evaluate(name, policy_of(state), tokens)
+        console.print(
+            f"{name}: {len(self.train)} sums, {tokens} generated tokens, success "
+            f"{results['success']:.2f}, tool calls {results['tool_calls']:.2f} an episode, largest "
+            f"log-ratio before the update {results['log_ratio_before_update_max']:.1e}"
+        )
 
 
 def run(config: RealModelConfig, directory: Path, console: Console) -> list[dict[str, str]]:
@@ -220,8 +245,10 @@ def run(config: RealModelConfig, directory: Path, console: Console) -> list[dict
     answers = ask(real, console)
     metrics.write(phase="questions", kind="evaluation", **answers)
     console.print(f"{answers['right']} of {answers['asked']} right")
+    sums = Sums(real, metrics)
+    sums.evaluate(comparison.WARM_START, Policy(real.params), 0)
     for name, method in config.methods.items():
-        train_once(real, name, method, metrics, console)
+        sums.iteration(name, method, console)
     rows = comparison.write_table(directory)
     comparison.learning_curves(directory)
     return rows

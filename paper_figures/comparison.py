@@ -135,7 +135,7 @@ def learning_curves(directory: Path) -> Path:
         )
     axis.set(
         xlabel="generated tokens, thousands",
-        ylabel="success on held-out tasks (95 % interval over tasks)",
+        ylabel="success on held-out tasks",
         ylim=(0, 1),
     )
     axis.grid(alpha=0.3)

@@ -115,7 +115,7 @@ class Updater:
             goal,
             self.optimizer,
             state,
-            self._stack(batch, kept, power_of_two(count, 1)),
+            self._stack(batch, kept, power_of_two(count, 4)),
             np.int32(count),
         )
         sums = {name: float(value) for name, value in sums.items()}
