@@ -132,10 +132,11 @@ def update_speed(
     model: TransformerConfig, rows: int, context: int, new_tokens: int, repetitions: int
 ) -> dict[str, float]:
     """Rows' tokens per second through one optimiser step, and the operations behind them."""
-    chunk = 128 if model.vocab_size > 4096 else None
-    updater = Updater(
-        language_model_log_probs(model, 1.0, chunk), adamw(1e-4), micro_batch=min(rows, 64)
+    large = model.vocab_size > 4096
+    log_prob_fn = language_model_log_probs(
+        model, 1.0, chunk=128 if large else None, remat=not large
     )
+    updater = Updater(log_prob_fn, adamw(1e-4), micro_batch=min(rows, 64))
     state = create_state(init(model, jax.random.key(0)), updater.optimizer)
     batch, goal = random_batch(model, rows, context, new_tokens), GRPO()
     holder = [state]

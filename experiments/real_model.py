@@ -113,7 +113,9 @@ class RealModel:
         self.model, params = load_gguf(path)
         self.params = jax.tree.map(jax.numpy.asarray, params)
         self.template = ChatMLTemplate(load_gguf_tokenizer(path), SYSTEM)
-        self.log_prob_fn = language_model_log_probs(self.model, config.temperature, LOGIT_CHUNK)
+        self.log_prob_fn = language_model_log_probs(
+            self.model, config.temperature, chunk=LOGIT_CHUNK
+        )
 
     def engine(self, items, max_new_tokens: int) -> RolloutEngine:
         """An engine for these questions, with the calculator."""

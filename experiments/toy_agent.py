@@ -102,7 +102,8 @@ class ToyAgent:
         question = 3 + config.num_hops  # start entity, relations, question mark
         exchange = ACTION_TOKENS + 5  # an unclosed action, its end, the longest reply
         context = 2 * question  # the question, a separator, what is left to ask
-        self.log_prob_fn = language_model_log_probs(self.model, config.temperature)
+        # At this size the CPU is limited by memory: recomputing is faster than keeping activations.
+        self.log_prob_fn = language_model_log_probs(self.model, config.temperature, remat=True)
         self.engine = RolloutEngine(
             config.environment,
             SymbolTemplate(tokenizer),

@@ -9,14 +9,27 @@ import jax
 import numpy as np
 
 from rtpo_jax.algorithms import Rows, take_rows
+from rtpo_jax.models import TransformerConfig, token_log_probs
 
 # (params, rows) -> log-probabilities and entropies, both [N, T], of the rows' chosen tokens.
 LogProbFn = Callable[[Any, Rows], tuple[jax.Array, jax.Array]]
 
 
-def language_model_log_probs(config, temperature: float, chunk: int | None = None) -> LogProbFn:
-    """`LogProbFn` of a transformer, at the temperature its actions are sampled with."""
-    from rtpo_jax.models import token_log_probs
+def language_model_log_probs(
+    config: TransformerConfig,
+    temperature: float,
+    *,
+    chunk: int | None = None,
+    remat: bool = False,
+) -> LogProbFn:
+    """`LogProbFn` of a transformer, at the temperature its actions are sampled with.
+
+    Args:
+      config: of the transformer.
+      temperature: of the sampling distribution, above 0.
+      chunk: tokens whose logits exist at once; None = all (small vocabularies).
+      remat: recompute each layer in the backward pass: less memory, a third more operations.
+    """
 
     def log_probs(params, rows: Rows):
         return token_log_probs(
@@ -26,6 +39,7 @@ def language_model_log_probs(config, temperature: float, chunk: int | None = Non
             rows.action_positions,
             temperature=temperature,
             chunk=chunk,
+            remat=remat,
         )
 
     return log_probs

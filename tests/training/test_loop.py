@@ -1,0 +1,161 @@
+"""The stage loop end to end on the combination lock, whose optimum is known."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from rtpo_jax.algorithms import GRPO, RTPO, Policy
+from rtpo_jax.envs import Lock
+from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
+from rtpo_jax.rollouts import (
+    FullHistory,
+    RolloutEngine,
+    Sampler,
+    Scorer,
+    SymbolTemplate,
+    Usage,
+    language_model_log_probs,
+)
+from rtpo_jax.training import Updater, adamw, create_state, evaluate, iterate, policy_of
+
+ENVIRONMENT = Lock(code_length=3, num_actions=2)
+TOKENIZER = SymbolTokenizer(ENVIRONMENT.symbols)
+CONFIG = TransformerConfig.tiny(TOKENIZER.vocab_size, num_layers=1)
+LOG_PROBS = language_model_log_probs(CONFIG, 1.0)
+TASKS = [ENVIRONMENT.make_task(i) for i in range(8)]
+METHODS = {
+    "grpo": GRPO(group_size=8),
+    "grpo, minibatches": GRPO(group_size=8, num_minibatches=3, epochs=2),
+    "rtpo": RTPO(group_size=4),
+    "rtpo, stale": RTPO(group_size=4, continuation="stale"),
+}
+
+
+def make_engine():
+    return RolloutEngine(
+        ENVIRONMENT,
+        SymbolTemplate(TOKENIZER),
+        FullHistory(),
+        Sampler(CONFIG, TOKENIZER.end_id, TOKENIZER.pad_id, 2, (24,)),
+        Scorer(LOG_PROBS),
+        length_buckets=(26,),
+        action_buckets=(2, 8),
+        usage=Usage(),
+    )
+
+
+@pytest.fixture(scope="module")
+def updater():
+    return Updater(LOG_PROBS, adamw(3e-3), micro_batch=32)
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Random weights that mostly choose an action letter and end it: the lock is open by chance.
+
+    The head is moved towards "one of the letters first, then the end", as a warm start would.
+    """
+    engine, optimizer = make_engine(), adamw(3e-3)
+    from rtpo_jax.rollouts import demonstrate
+    from rtpo_jax.training import WarmStart, imitate
+    from rtpo_jax.training.warm_start import real_rows
+
+    settings = WarmStart(steps=60, batch_size=64, full_history_share=0.0)
+    batch = demonstrate(engine, TASKS * 8, jax.random.key(0), error_rate=0.5, systematic_rate=0.0)
+    rows = {"recorded": real_rows(engine.rows(batch))}
+    state = create_state(init(CONFIG, jax.random.key(1)), optimizer)
+    state = imitate(
+        settings, Updater(LOG_PROBS, optimizer, 32), state, rows, jax.random.key(2), lambda *_: None
+    )
+    return state.params
+
+
+def test_success_of_the_start_is_that_of_independent_turns(params):
+    """A lock of three turns opens with the product of the three turns' probabilities."""
+    engine = make_engine()
+    batch = engine.rollout(Policy(params), TASKS, 64, jax.random.key(5))
+    right = [
+        [ENVIRONMENT.outcome(e.state).success for e in batch.episodes],
+        *(
+            [TOKENIZER.decode(e.turns[k].action) == "a" for e in batch.episodes]
+            for k in range(ENVIRONMENT.num_turns)
+        ),
+    ]
+    success, turns = np.mean(right[0]), np.mean(right[1:], axis=1)
+    deviation = (np.prod(turns) * (1 - np.prod(turns)) / len(batch.episodes)) ** 0.5
+    assert abs(success - np.prod(turns)) < 5 * deviation
+    assert 0.02 < success < 0.6, "a start from which there is something to learn"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_the_lock(name, params, updater):
+    engine, state = make_engine(), create_state(params, updater.optimizer)
+    before = evaluate(engine, policy_of(state), TASKS * 8, jax.random.key(7), 1.0)["success"]
+    for iteration in range(10):
+        state, metrics = iterate(
+            METHODS[name], engine, updater, state, TASKS, jax.random.key(iteration)
+        )
+        if name != "rtpo, stale":  # stale siblings are scored by a later policy than sampled them
+            assert metrics["log_ratio_before_update_max"] < 1e-4
+    after = evaluate(engine, policy_of(state), TASKS * 8, jax.random.key(7), 1.0)["success"]
+    assert after > max(0.6, before + 0.2), (before, after)
+
+
+def test_an_iteration_repeats_with_its_key_and_not_with_another(params, updater):
+    def run(key):
+        state = create_state(params, updater.optimizer)
+        return iterate(
+            RTPO(group_size=4), make_engine(), updater, state, TASKS, jax.random.key(key)
+        )
+
+    (first, metrics), (second, again), (third, _) = run(0), run(0), run(1)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+    timeless = {k for k in metrics if "seconds" not in k}
+    assert {k: metrics[k] for k in timeless} == {k: again[k] for k in timeless}
+    leaves = zip(jax.tree.leaves(first.params), jax.tree.leaves(third.params), strict=True)
+    assert any((np.asarray(a) != np.asarray(b)).any() for a, b in leaves)
+
+
+def test_each_stage_samples_with_the_parameters_the_stage_before_left(params, updater):
+    """RTPO: siblings of stage k carry the version after stages K-1 ... k+1."""
+    engine, seen = make_engine(), []
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Spy(RTPO):
+        def batch(self, engine, policy, collected, stage, key, carry):
+            batch = super().batch(engine, policy, collected, stage, key, carry)
+            versions = np.asarray(batch.rows.policy_versions)[batch.rows.action_mask]
+            seen.append((stage.turns[0], policy.version, set(versions.tolist())))
+            return batch
+
+    state = create_state(params, updater.optimizer)
+    state, metrics = iterate(Spy(group_size=4), engine, updater, state, TASKS, jax.random.key(0))
+    assert [turn for turn, _, _ in seen] == [2, 1, 0]
+    assert seen[0][1] == 0 and all(versions == {version} for _, version, versions in seen)
+    assert int(state.step) == metrics["updates"]
+    assert [version for _, version, _ in seen] == sorted(version for _, version, _ in seen)
+
+
+def test_a_batch_without_signal_takes_no_step(params, updater):
+    """Returns all equal: parameters, optimiser state and step stay as they are."""
+
+    class Worthless(Lock):
+        def step(self, state, action_text):
+            return super().step(state, action_text)._replace(reward=0.0)
+
+    engine = dataclasses.replace(make_engine(), environment=Worthless(code_length=3, num_actions=2))
+    state = create_state(params, updater.optimizer)
+    after, metrics = iterate(GRPO(group_size=4), engine, updater, state, TASKS, jax.random.key(0))
+    assert metrics["zero_advantage_share"] == 1.0
+    assert metrics["skipped_updates"] == 1.0 and "updates" not in metrics
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_evaluation_is_not_counted_as_usage(params, updater):
+    engine, state = make_engine(), create_state(params, updater.optimizer)
+    evaluate(engine, policy_of(state), TASKS, jax.random.key(0), 0.0)
+    assert engine.usage == Usage()
