@@ -137,7 +137,7 @@ class ToyAgent:
 
     def key(self, purpose: str) -> jax.Array:
         """The run's random key for one purpose."""
-        purposes = ("parameters", "demonstrations", "evaluation", *self.config.methods)
+        purposes = ("parameters", "demonstrations", "batches", "evaluation", *self.config.methods)
         return jax.random.fold_in(jax.random.key(self.config.seed), purposes.index(purpose))
 
     def training_tasks(self, first: int, count: int) -> list:

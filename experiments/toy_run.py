@@ -75,10 +75,11 @@ class ToyRun:
     def _warm_start(self) -> None:
         config, agent = self.agent.config, self.agent
         bar = self.progress.phase(WARM_START, config.warm_start_steps, int(self.state.step))
-        key = agent.key("demonstrations")
         # Demonstrations come from the far end of the run's task stream, away from the methods' tasks.
         tasks = agent.training_tasks(5 * 10**6, config.warm_start_episodes)
-        rows = demonstration_rows(config.warm_start, agent.engine, tasks, key)
+        rows = demonstration_rows(
+            config.warm_start, agent.engine, tasks, agent.key("demonstrations")
+        )
 
         def on_step(step: int, state: TrainState, metrics: dict) -> None:
             self.state = state
@@ -87,6 +88,7 @@ class ToyRun:
                 self._record("train", step=step, **metrics)
                 self._save()
 
+        key = agent.key("batches")
         self.state = imitate(config.warm_start, agent.imitation, self.state, rows, key, on_step)
         self._evaluate(greedy=True)
 

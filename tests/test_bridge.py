@@ -122,7 +122,7 @@ def gradient(method, mdp, params, behavior=None, stage=None, trunk_params=None):
     engine = Enumeration(mdp)
     behavior = params if behavior is None else behavior
     trunk_params = behavior if trunk_params is None else trunk_params
-    trunks = method.collect(engine, Policy(trunk_params), (), None)
+    trunks = method.collect(engine, Policy(trunk_params), (), jax.random.key(0))
     stage = method.stages(engine.num_turns)[0] if stage is None else stage
     batch = method.batch(engine, Policy(behavior), trunks, stage, None, None)
     batch = jax.tree.map(np.asarray, batch)

@@ -28,6 +28,7 @@ Deviations: no KL term (Eq. 6 and Algorithm 1 have none, although a coefficient 
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from rtpo_jax import core
@@ -63,11 +64,12 @@ class RTPO(Method):
 
     def collect(self, engine, policy, tasks, key):
         """Phase 1: trunks from theta_0, whose boundary states are the anchors."""
-        trunks = engine.rollout(policy, tasks, self.num_trunks, key)
+        trunk_key, sibling_key = jax.random.split(key)
+        trunks = engine.rollout(policy, tasks, self.num_trunks, trunk_key)
         if self.continuation == "fresh":
             return AnchoredSiblings(trunks)
         stale = [
-            engine.continue_from(policy, trunks, turn, self.group_size - 1, key)
+            engine.continue_from(policy, trunks, turn, self.group_size - 1, sibling_key)
             for turn in range(engine.num_turns)
         ]
         return AnchoredSiblings(trunks, tuple(stale))

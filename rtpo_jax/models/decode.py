@@ -121,8 +121,8 @@ def decode_step(
     for parameters, (keys, values) in zip(layers, caches, strict=True):
         block = bind(Block, config, parameters)
         queries, new_key, new_value = block.project(x, table)
-        keys = jax.lax.dynamic_update_slice(keys, new_key, (0, 0, slot, 0))
-        values = jax.lax.dynamic_update_slice(values, new_value, (0, 0, slot, 0))
+        keys = jax.lax.dynamic_update_slice_in_dim(keys, new_key, slot, axis=2)
+        values = jax.lax.dynamic_update_slice_in_dim(values, new_value, slot, axis=2)
         x = block.finish(x, attend(queries, keys, values, key_mask[:, None, :]))
         updated.append((keys, values))
     return ends.logits(ends.norm(x)[:, 0]), tuple(updated)

@@ -79,6 +79,8 @@ class RolloutEngine:
         Siblings share the trunk's prefix and environment state; what chance has not yet decided is
         drawn anew for each. They act afresh at `turn` and continue with `policy` to the end.
         """
+        # `split(key)` and `fold_in(key, 0)`, `fold_in(key, 1)` are the same keys: callers hand every
+        # call a key of its own, and a key is either split or folded, never both.
         chance, choices = jax.random.split(jax.random.fold_in(key, turn))
         anchors = [trunk.at_boundary(turn) for trunk in trunks.episodes if trunk.realised(turn)]
         starts = [

@@ -32,11 +32,12 @@ def iterate(
     log-ratio against the behaviour policy is measured on every token.
     """
     started = time.perf_counter()
-    collect_key, order_key, *stage_keys = jax.random.split(key, 2 + engine.num_turns)
+    collect_key, order_key, stages_key = jax.random.split(key, 3)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(order_key)))
     averages, carry = Averages(), None
     trunks = method.collect(engine, policy_of(state), tasks, collect_key)
-    for stage, stage_key in zip(method.stages(engine.num_turns), stage_keys, strict=False):
+    for index, stage in enumerate(method.stages(engine.num_turns)):
+        stage_key = jax.random.fold_in(stages_key, index)
         batch = method.batch(engine, policy_of(state), trunks, stage, stage_key, carry)
         if batch is None:
             continue

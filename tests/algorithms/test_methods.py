@@ -52,7 +52,7 @@ class FixedEngine:
 
 def batch_of(method, engine, stage=None, version=0):
     policy = Policy(None, version)
-    trunks = method.collect(engine, policy, (), None)
+    trunks = method.collect(engine, policy, (), jax.random.key(0))
     stage = method.stages(engine.num_turns)[0] if stage is None else stage
     return method.batch(engine, policy, trunks, stage, None, None)
 
@@ -118,7 +118,7 @@ def test_stale_continuations_are_sampled_once_with_the_first_policy():
     siblings = [episode([1, 1, 1], r, boundary=0) for r in (1, 0)]
     engine = FixedEngine([episode([1, 1, 1], 1)], siblings)
     method = dataclasses.replace(RTPO(), continuation="stale")
-    collected = method.collect(engine, Policy(None, 3), (), None)
+    collected = method.collect(engine, Policy(None, 3), (), jax.random.key(0))
     asked = list(engine.asked)
     assert asked == [("rollout", 1)] + [("fork", k, 2, 3) for k in range(3)]
     method.batch(engine, Policy(None, 9), collected, Stage((2,)), None, None)

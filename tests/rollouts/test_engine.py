@@ -246,3 +246,15 @@ def test_an_environment_that_never_ends_is_named():
 def test_unknown_context_is_refused(trunks):
     with pytest.raises(ValueError, match="'recorded' or 'full_history'"):
         make_engine().rows(trunks, "summary")
+
+
+def test_acting_and_scoring_also_work_where_float64_is_on(policy, trunks):
+    """Importing `tabular` turns float64 on for the process; the model's numbers stay float32."""
+    with jax.enable_x64(True):
+        engine = make_engine()
+        again = engine.rollout(policy, TASKS, 3, jax.random.key(1))
+        assert played(again) == played(trunks)
+        rows = engine.rows(again)
+        log_probs, _ = engine.score(policy, rows)
+    assert rows.behavior_log_probs.dtype == log_probs.dtype == np.float32
+    assert np.abs(log_probs - rows.behavior_log_probs)[rows.action_mask].max() < 1e-4

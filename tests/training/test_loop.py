@@ -159,3 +159,20 @@ def test_evaluation_is_not_counted_as_usage(params, updater):
     engine, state = make_engine(), create_state(params, updater.optimizer)
     evaluate(engine, policy_of(state), TASKS, jax.random.key(0), 0.0)
     assert engine.usage == Usage()
+
+
+def test_no_random_key_is_used_twice(params, updater, monkeypatch):
+    """`split(key)[i]` equals `fold_in(key, i)`, so careless use draws the same numbers twice."""
+    used = []
+    original = Sampler.sample
+
+    def spy(self, params, contexts, key, temperature=1.0):
+        used.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+        return original(self, params, contexts, key, temperature)
+
+    monkeypatch.setattr(Sampler, "sample", spy)
+    for method in METHODS.values():
+        used.clear()
+        state = create_state(params, updater.optimizer)
+        iterate(method, make_engine(), updater, state, TASKS, jax.random.key(3))
+        assert len(set(used)) == len(used) >= ENVIRONMENT.num_turns
