@@ -28,7 +28,7 @@ from rich.table import Table
 
 from rtpo_jax.algorithms import GRPO, Batch, Rows
 from rtpo_jax.models import TransformerConfig, init
-from rtpo_jax.rollouts import Sampler, language_model_log_probs
+from rtpo_jax.rollouts import LanguageModelLogProbs, Sampler
 from rtpo_jax.training import Updater, adamw, create_state
 
 PEAK_SIZE = 1024
@@ -133,9 +133,7 @@ def update_speed(
 ) -> dict[str, float]:
     """Rows' tokens per second through one optimiser step, and the operations behind them."""
     large = model.vocab_size > 4096
-    log_prob_fn = language_model_log_probs(
-        model, 1.0, chunk=128 if large else None, remat=not large
-    )
+    log_prob_fn = LanguageModelLogProbs(model, 1.0, chunk=128 if large else None, remat=not large)
     updater = Updater(log_prob_fn, adamw(1e-4), micro_batch=min(rows, 64))
     state = create_state(init(model, jax.random.key(0)), updater.optimizer)
     batch, goal = random_batch(model, rows, context, new_tokens), GRPO()

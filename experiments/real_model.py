@@ -29,10 +29,10 @@ from rtpo_jax.rollouts import (
     ChatMLTemplate,
     EpisodeBatch,
     FullHistory,
+    LanguageModelLogProbs,
     RolloutEngine,
     Sampler,
     Scorer,
-    language_model_log_probs,
 )
 from rtpo_jax.training import (
     CompileCounter,
@@ -113,9 +113,7 @@ class RealModel:
         self.model, params = load_gguf(path)
         self.params = jax.tree.map(jax.numpy.asarray, params)
         self.template = ChatMLTemplate(load_gguf_tokenizer(path), SYSTEM)
-        self.log_prob_fn = language_model_log_probs(
-            self.model, config.temperature, chunk=LOGIT_CHUNK
-        )
+        self.log_prob_fn = LanguageModelLogProbs(self.model, config.temperature, chunk=LOGIT_CHUNK)
 
     def engine(self, items, max_new_tokens: int) -> RolloutEngine:
         """An engine for these questions, with the calculator."""

@@ -9,12 +9,12 @@ from rtpo_jax.algorithms import GRPO, RTPO, Method
 from rtpo_jax.envs import Chance, Lookup, remaining_question
 from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
 from rtpo_jax.rollouts import (
+    LanguageModelLogProbs,
     RolloutEngine,
     Sampler,
     Scorer,
     Summary,
     SymbolTemplate,
-    language_model_log_probs,
 )
 from rtpo_jax.training import Updater, WarmStart, adamw
 from rtpo_jax.training.warm_start import schedule
@@ -103,7 +103,7 @@ class ToyAgent:
         exchange = ACTION_TOKENS + 5  # an unclosed action, its end, the longest reply
         context = 2 * question  # the question, a separator, what is left to ask
         # At this size the CPU is limited by memory: recomputing is faster than keeping activations.
-        self.log_prob_fn = language_model_log_probs(self.model, config.temperature, remat=True)
+        self.log_prob_fn = LanguageModelLogProbs(self.model, config.temperature, remat=True)
         self.engine = RolloutEngine(
             config.environment,
             SymbolTemplate(tokenizer),

@@ -136,6 +136,8 @@ def require_float64_mode() -> None:
 def _float64_array(name, array):
     if not isinstance(array, jax.Array):
         array = np.asarray(array)
+    if array.dtype.kind in "iub":  # 0/1 rewards, one-hot policies: exact in float64
+        array = array.astype(np.float64)
     if array.dtype != np.float64:
         raise ValueError(
             f"{name} has dtype {array.dtype} but exact results need float64: build it in float64 "

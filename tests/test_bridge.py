@@ -17,7 +17,9 @@ import pytest
 
 import tabular
 from rtpo_jax.algorithms import GRPO, RTPO, Policy
-from rtpo_jax.rollouts import Episode, EpisodeBatch, RolloutEngine, Scorer, Turn
+from rtpo_jax.models import SymbolTokenizer
+from rtpo_jax.rollouts import Episode, EpisodeBatch, Scorer, SymbolTemplate, Turn
+from rtpo_jax.rollouts.packing import training_rows
 from rtpo_jax.training import Updater, create_state
 
 TOLERANCE = 1e-9
@@ -100,21 +102,13 @@ class Enumeration:
         return EpisodeBatch(tuple(episodes), self.num_turns, weights=tuple(map(float, weights)))
 
     def rows(self, trajectories, context="recorded", turns=None):
-        return self.packer.rows(trajectories, context, turns)
-
-    @property
-    def packer(self):
-        class Template:
-            class tokenizer:  # noqa: N801
-                pad_id = 0
-
-        return RolloutEngine(
-            None, Template, None, None, Scorer(table_log_probs, 512), length_buckets=(2,),
-            action_buckets=(1,),
-        )  # fmt: skip
+        template = SymbolTemplate(SymbolTokenizer("x"))
+        return training_rows(
+            trajectories, template, context, turns, length_buckets=(2,), action_buckets=(1,)
+        )
 
     def score(self, policy, rows):
-        return self.packer.score(policy, rows)
+        return Scorer(table_log_probs, 512)(policy.params, rows)
 
 
 def gradient(method, mdp, params, behavior=None, stage=None, trunk_params=None):
@@ -122,9 +116,9 @@ def gradient(method, mdp, params, behavior=None, stage=None, trunk_params=None):
     engine = Enumeration(mdp)
     behavior = params if behavior is None else behavior
     trunk_params = behavior if trunk_params is None else trunk_params
-    trunks = method.collect(engine, Policy(trunk_params), (), jax.random.key(0))
+    collected = method.collect(engine, Policy(trunk_params), (), jax.random.key(0))
     stage = method.stages(engine.num_turns)[0] if stage is None else stage
-    batch = method.batch(engine, Policy(behavior), trunks, stage, None, None)
+    batch = method.batch(engine, Policy(behavior), collected, stage, None, None)
     batch = jax.tree.map(np.asarray, batch)
     optimizer = optax.sgd(1.0)
     updater = Updater(table_log_probs, optimizer, micro_batch=512)

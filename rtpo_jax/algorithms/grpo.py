@@ -24,7 +24,14 @@ import dataclasses
 from typing import Literal
 
 from rtpo_jax import core
-from rtpo_jax.algorithms.method import Context, Method, require, require_one_of, to_rows
+from rtpo_jax.algorithms.method import (
+    Collected,
+    Context,
+    Method,
+    require_count,
+    require_one_of,
+    to_rows,
+)
 from rtpo_jax.algorithms.rows import Batch
 
 
@@ -39,18 +46,19 @@ class GRPO(Method):
 
     def __post_init__(self):
         super().__post_init__()
-        require(self.group_size >= 2, "group_size", self.group_size, "use 2 or more to compare")
+        require_count("group_size", self.group_size, 2)
         require_one_of("context", self.context, ("recorded", "full_history"))
         require_one_of("scale", self.scale, ("group", "batch", None))
         require_one_of("ddof", self.ddof, (0, 1))
 
     def collect(self, engine, policy, tasks, key):
         """Roll out `group_size` trajectories of every task."""
-        return engine.rollout(policy, tasks, self.group_size, key)
+        return Collected(engine.rollout(policy, tasks, self.group_size, key))
 
-    def batch(self, engine, policy, trunks, stage, key, carry):
+    def batch(self, engine, policy, collected, stage, key, carry):
         """Rows of all turns, each token with its trajectory's group-relative advantage."""
         del policy, key, carry
+        trunks = collected.trunks
         returns = core.discounted_returns(trunks.rewards, trunks.discounts)[:, 0]
         advantages = core.group_relative(
             returns, trunks.group_ids, trunks.num_groups, scale=self.scale, ddof=self.ddof

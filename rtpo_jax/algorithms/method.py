@@ -2,9 +2,9 @@
 
 The training loop has one path for every algorithm::
 
-    trunks = method.collect(engine, policy, tasks, key)
+    collected = method.collect(engine, policy, tasks, key)
     for stage in method.stages(num_turns):
-        batch = method.batch(engine, policy, trunks, stage, key, carry)
+        batch = method.batch(engine, policy, collected, stage, key, carry)
         policy = update(policy, batch)
         carry = method.carry(engine, policy, batch, carry)
 
@@ -37,6 +37,13 @@ class Stage(NamedTuple):
     """One step of an iteration's schedule: the turns that are trained in it; None = all."""
 
     turns: tuple[int, ...] | None = None
+
+
+class Collected(NamedTuple):
+    """What an iteration starts from: trunks, and whatever else was sampled with them."""
+
+    trunks: "Trajectories"
+    others: tuple["Trajectories", ...] = ()
 
 
 class Trajectories(Protocol):
@@ -90,10 +97,27 @@ class Method:
 
     def __post_init__(self):
         for name in ("clip_low", "clip_high", "log_ratio_limit"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "use a value above 0")
+            value = getattr(self, name)
+            require(0 < value < float("inf"), name, value, "use a finite value above 0")
         require(self.clip_low <= 1, "clip_low", self.clip_low, "use a value of at most 1")
-        for name in ("epochs", "num_minibatches"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "use at least 1")
+        require_count("epochs", self.epochs, 1)
+        require_count("num_minibatches", self.num_minibatches, 1)
+
+    def collect(self, engine: Engine, policy: Policy, tasks: Sequence, key: jax.Array) -> Collected:
+        """Sample what the iteration starts from."""
+        raise NotImplementedError(f"{type(self).__name__} has to define collect()")
+
+    def batch(
+        self,
+        engine: Engine,
+        policy: Policy,
+        collected: Collected,
+        stage: Stage,
+        key: jax.Array,
+        carry: Any,
+    ) -> Batch | None:
+        """Rows, advantages and weights of a stage; None when there is nothing to train in it."""
+        raise NotImplementedError(f"{type(self).__name__} has to define batch()")
 
     def stages(self, num_turns: int) -> tuple[Stage, ...]:
         """Schedule of one iteration; by default one stage that trains all turns together."""
@@ -131,6 +155,11 @@ def require(condition: bool, field: str, value: Any, fix: str) -> None:
     """Raise a ValueError that names the field, its value and the fix."""
     if not condition:
         raise ValueError(f"{field}={value!r}: {fix}")
+
+
+def require_count(field: str, value: Any, least: int) -> None:
+    """Raise a ValueError unless the value is an integer of at least `least`."""
+    require(isinstance(value, int) and value >= least, field, value, f"use {least} or more, whole")
 
 
 def require_one_of(field: str, value: Any, choices: tuple) -> None:

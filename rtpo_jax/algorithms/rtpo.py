@@ -26,21 +26,22 @@ Deviations: no KL term (Eq. 6 and Algorithm 1 have none, although a coefficient 
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import jax
 import numpy as np
 
 from rtpo_jax import core
-from rtpo_jax.algorithms.method import Method, Stage, require, require_one_of, to_rows
+from rtpo_jax.algorithms.method import (
+    Collected,
+    Method,
+    Stage,
+    require,
+    require_count,
+    require_one_of,
+    to_rows,
+)
 from rtpo_jax.algorithms.rows import Batch
-
-
-class AnchoredSiblings(NamedTuple):
-    """Trunks and, for stale continuations, the siblings sampled with them, by turn."""
-
-    trunks: Any
-    stale: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,25 +55,24 @@ class RTPO(Method):
 
     def __post_init__(self):
         super().__post_init__()
-        require(
-            self.group_size >= 3, "group_size", self.group_size, "use 3 or more: n = G - 1 siblings"
-        )
+        require_count("group_size", self.group_size, 3)  # n = G - 1 siblings to compare
         require_one_of("continuation", self.continuation, ("fresh", "stale"))
-        require(self.num_trunks >= 1, "num_trunks", self.num_trunks, "use at least 1")
+        require_count("num_trunks", self.num_trunks, 1)
         low, high = self.stale_weight_range
         require(0 <= low <= high, "stale_weight_range", (low, high), "use 0 <= low <= high")
+        object.__setattr__(self, "stale_weight_range", (float(low), float(high)))  # hashable
 
     def collect(self, engine, policy, tasks, key):
         """Phase 1: trunks from theta_0, whose boundary states are the anchors."""
         trunk_key, sibling_key = jax.random.split(key)
         trunks = engine.rollout(policy, tasks, self.num_trunks, trunk_key)
         if self.continuation == "fresh":
-            return AnchoredSiblings(trunks)
+            return Collected(trunks)
         stale = [
             engine.continue_from(policy, trunks, turn, self.group_size - 1, sibling_key)
             for turn in range(engine.num_turns)
         ]
-        return AnchoredSiblings(trunks, tuple(stale))
+        return Collected(trunks, others=tuple(stale))
 
     def stages(self, num_turns):
         """Phase 2: last turn first."""
@@ -82,36 +82,38 @@ class RTPO(Method):
         """Siblings of the stage's boundaries: turn-k tokens, state-matched advantages, Eq. 6."""
         del carry
         (turn,) = stage.turns
-        if self.continuation == "fresh":
-            siblings = engine.continue_from(
-                policy, collected.trunks, turn, self.group_size - 1, key
-            )
-        else:
-            siblings = collected.stale[turn]
+        fresh, copies = self.continuation == "fresh", self.group_size - 1
+        siblings = (
+            engine.continue_from(policy, collected.trunks, turn, copies, key)
+            if fresh
+            else collected.others[turn]
+        )
         if not siblings.num_boundaries:
             return None  # no trunk reached this turn
-        if self.continuation == "fresh":
-            returns = core.discounted_returns(siblings.rewards, siblings.discounts)[:, turn]
-        else:
-            returns = self._reweighted_returns(engine, policy, siblings, turn)
+        returns = core.discounted_returns(siblings.rewards, siblings.discounts)
+        returns = (
+            returns[:, turn]
+            if fresh
+            else self._reweighted(engine, policy, siblings, np.asarray(returns), turn)
+        )
         advantages = core.sibling_relative(returns, siblings.sibling_ids, siblings.num_boundaries)
         rows = engine.rows(siblings, "recorded", (turn,))
         weights = core.sequence_mean_weights(rows.action_mask, row_weights=rows.row_weights)
         row_advantages = to_rows(advantages, rows.trajectory_ids)
         return Batch(rows, row_advantages[:, None] * rows.action_mask, weights)
 
-    def _reweighted_returns(self, engine, policy, siblings, turn):
+    def _reweighted(self, engine, policy, siblings, returns, turn):
         """Eq. 109: r_k + gamma * omega * (return from turn k + 1 on), omega under `policy`."""
-        returns = core.discounted_returns(siblings.rewards, siblings.discounts)
         if turn + 1 == engine.num_turns:
             return returns[:, turn]
         rows = engine.rows(siblings, "recorded", range(turn + 1, engine.num_turns))
         log_probs, _ = engine.score(policy, rows)
         log_ratios = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
         per_row = np.asarray(core.trajectory_log_ratios(log_ratios, rows.action_mask, mean=False))
-        total = np.zeros(len(returns), per_row.dtype)
+        total = np.zeros(len(returns))
         real = rows.trajectory_ids >= 0
         np.add.at(total, rows.trajectory_ids[real], per_row[real])
-        omega = np.clip(core.ratios(total, limit=self.log_ratio_limit), *self.stale_weight_range)
-        downstream = siblings.discounts[:, turn] * np.asarray(returns)[:, turn + 1]
+        # float64 holds exp(700), so only the stated range bounds omega.
+        omega = np.clip(np.exp(np.minimum(total, 700.0)), *self.stale_weight_range)
+        downstream = siblings.discounts[:, turn] * returns[:, turn + 1]
         return siblings.rewards[:, turn] + omega * downstream

@@ -1,5 +1,7 @@
 """Entry checks: convert to jax arrays, or raise a ValueError that names field, value and fix."""
 
+import operator
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -23,8 +25,17 @@ def _checked(kind: type, rank: int | None, arrays: dict[str, jax.Array]) -> tupl
 
 
 def floats(rank: int | None = None, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Named floating point arrays as jax arrays, all of the given rank (None: any)."""
-    return _checked(float, rank, arrays)
+    """Named floating point arrays as jax arrays, all of the given rank (None: any).
+
+    Integers and booleans (0/1 rewards) become JAX's default float; floats keep their dtype.
+    """
+    return _checked(float, rank, {name: _widened(array) for name, array in arrays.items()})
+
+
+def _widened(array: jax.Array) -> jax.Array:
+    array = jnp.asarray(array)
+    exact = jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == jnp.bool_
+    return array.astype(float) if exact else array
 
 
 def masks(rank: int | None = None, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -66,11 +77,12 @@ def has_shape(shape: tuple[int, ...], /, **arrays: jax.Array) -> None:
         chex.assert_shape(array, shape, custom_message=fix, exception_type=ValueError)
 
 
-def count(**sizes: int) -> None:
-    """Raise unless all named static sizes are integers of at least 1."""
-    for name, size in sizes.items():
-        if not hasattr(size, "__index__") or isinstance(size, jax.core.Tracer) or size < 1:
-            raise ValueError(f"{name}={size!r}: use a Python integer of at least 1 (static in jit)")
+def count(**sizes: int) -> int:
+    """One named static size as a Python integer; raise unless it is an integer of at least 1."""
+    ((name, size),) = sizes.items()
+    if not hasattr(size, "__index__") or isinstance(size, jax.core.Tracer) or size < 1:
+        raise ValueError(f"{name}={size!r}: use a Python integer of at least 1 (static in jit)")
+    return operator.index(size)
 
 
 def scalar(like: jax.Array, low: float, high: float, /, **scalars: float) -> jax.Array:

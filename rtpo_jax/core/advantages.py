@@ -50,7 +50,7 @@ def group_relative(
     >>> group_relative([3.0, 1.0, 7.0], [0, 0, 1], 2).tolist()
     [1.0, -1.0, 0.0]
     """
-    returns, group_ids = _grouped(returns, group_ids, num_groups)
+    returns, group_ids, num_groups = _grouped(returns, group_ids, num_groups)
     if ddof not in (0, 1):
         raise ValueError(f"ddof={ddof!r}: use 1 (sample) or 0 (population)")
     if scale not in (None, "group", "batch"):
@@ -84,7 +84,7 @@ def leave_one_out(returns: jax.Array, group_ids: jax.Array, num_groups: int) -> 
     >>> leave_one_out([3.0, 1.0, 7.0], [0, 0, 1], 2).tolist()
     [2.0, -2.0, 0.0]
     """
-    returns, group_ids = _grouped(returns, group_ids, num_groups)
+    returns, group_ids, num_groups = _grouped(returns, group_ids, num_groups)
     sizes = segment_counts(group_ids, num_groups).astype(returns.dtype)
     factors = sizes / jnp.maximum(sizes - 1, 1)
     return spread(factors, group_ids) * _centred(returns, group_ids, num_groups)
@@ -111,7 +111,7 @@ def sibling_relative(returns: jax.Array, sibling_ids: jax.Array, num_boundaries:
     >>> sibling_relative([[1.0, 5.0], [0.0, 5.0]], [[0, 1], [0, 1]], 2).tolist()
     [[0.5, 0.0], [-0.5, 0.0]]
     """
-    _checks.count(num_boundaries=num_boundaries)
+    num_boundaries = _checks.count(num_boundaries=num_boundaries)
     (returns,) = _checks.floats(returns=returns)
     (sibling_ids,) = _checks.ids(limit=num_boundaries, sibling_ids=sibling_ids)
     _checks.same_shape(returns=returns, sibling_ids=sibling_ids)
@@ -137,7 +137,7 @@ def has_no_signal(returns: jax.Array, group_ids: jax.Array, num_groups: int) -> 
     >>> has_no_signal([1.0, 1.0, 0.0, 1.0], [0, 0, 1, 1], 3).tolist()
     [True, False, False]
     """
-    returns, group_ids = _grouped(returns, group_ids, num_groups)
+    returns, group_ids, num_groups = _grouped(returns, group_ids, num_groups)
     peaks = spread(segment_peak(returns, group_ids, num_groups), group_ids)
     differing = segment_sum((returns != peaks).astype(jnp.int32), group_ids, num_groups)
     return (differing == 0) & (segment_counts(group_ids, num_groups) > 0)
@@ -202,12 +202,12 @@ def to_tokens(turn_values: jax.Array, turn_ids: jax.Array) -> jax.Array:
 
 def _grouped(
     returns: jax.Array, group_ids: jax.Array, num_groups: int
-) -> tuple[jax.Array, jax.Array]:
-    _checks.count(num_groups=num_groups)
+) -> tuple[jax.Array, jax.Array, int]:
+    num_groups = _checks.count(num_groups=num_groups)
     (returns,) = _checks.floats(1, returns=returns)
     (group_ids,) = _checks.ids(1, limit=num_groups, group_ids=group_ids)
     _checks.same_shape(returns=returns, group_ids=group_ids)
-    return returns, group_ids
+    return returns, group_ids, num_groups
 
 
 @partial(jax.jit, static_argnums=2)

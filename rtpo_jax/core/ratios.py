@@ -62,7 +62,7 @@ def turn_log_ratios(
     >>> turn_log_ratios([[1.0, 3.0, 9.0]], [[0, 0, -1]], 2, mean=True).tolist()
     [[2.0, 0.0]]
     """
-    _checks.count(num_turns=num_turns)
+    num_turns = _checks.count(num_turns=num_turns)
     (log_ratios,) = _checks.floats(2, log_ratios=log_ratios)
     (turn_ids,) = _checks.ids(2, limit=num_turns, turn_ids=turn_ids)
     _checks.same_shape(log_ratios=log_ratios, turn_ids=turn_ids)

@@ -52,7 +52,7 @@ def token_mean_weights(
       row_weights: [N] measure of the rows, non-negative.
 
     Returns:
-      [N, T], float32 or the dtype of row_weights. Sums to 1, or to sum_n row_weights_n T_n: the
+      [N, T], default float or the dtype of row_weights. Sums to 1, or to sum_n row_weights_n T_n: the
       expected number of action tokens if row_weights are probabilities.
 
     Raises:
@@ -63,8 +63,8 @@ def token_mean_weights(
     """
     (action_mask,) = _checks.masks(2, action_mask=action_mask)
     if row_weights is None:
-        total = jnp.maximum(action_mask.sum(), 1).astype(jnp.float32)
-        return action_mask.astype(jnp.float32) / total
+        total = jnp.maximum(action_mask.sum(), 1).astype(float)
+        return action_mask.astype(float) / total
     return keep(action_mask, _row_measure(row_weights, action_mask))
 
 
@@ -81,7 +81,7 @@ def sequence_mean_weights(
       row_weights: [N] measure of the rows, non-negative.
 
     Returns:
-      [N, T], float32 or the dtype of row_weights. Sums to 1, or to the sum of row_weights over
+      [N, T], default float or the dtype of row_weights. Sums to 1, or to the sum of row_weights over
       rows that have an action token.
 
     Raises:
@@ -106,7 +106,7 @@ def turn_mean_weights(
     """Mean over turns of the mean over the turn's action tokens: every turn counts alike.
 
     w_nt = m_nt / (T_nh U),  or row_weights_n m_nt / T_nh,  h = turn_ids[n, t], with T_nh action
-    tokens in turn h of row n and U turns in the batch that have any (RTPO, Eq. 6: one turn a row).
+    tokens in turn h of row n and U turns in the batch that have any.
 
     Args:
       action_mask: [N, T] bool, True = chosen by the policy.
@@ -115,7 +115,7 @@ def turn_mean_weights(
       row_weights: [N] measure of the rows, non-negative.
 
     Returns:
-      [N, T], float32 or the dtype of row_weights. Sums to 1, or to sum_n row_weights_n times the
+      [N, T], default float or the dtype of row_weights. Sums to 1, or to sum_n row_weights_n times the
       number of turns of row n that have an action token: the expected number of turns if
       row_weights are trajectory probabilities.
 
@@ -125,7 +125,7 @@ def turn_mean_weights(
     >>> turn_mean_weights([[True, True, True]], [[0, 0, 1]], 2).tolist()
     [[0.25, 0.25, 0.5]]
     """
-    _checks.count(num_turns=num_turns)
+    num_turns = _checks.count(num_turns=num_turns)
     (action_mask,) = _checks.masks(2, action_mask=action_mask)
     (turn_ids,) = _checks.ids(2, limit=num_turns, turn_ids=turn_ids)
     _checks.same_shape(action_mask=action_mask, turn_ids=turn_ids)
@@ -153,8 +153,8 @@ def trajectory_mean_weights(
       row_weights: [N] measure of the trajectories, the same number on all rows of one trajectory.
 
     Returns:
-      [N, T], float32 or the dtype of row_weights. Sums to 1, or to the measure of the trajectories
-      that have an action token, each counted once.
+      [N, T], default float or the dtype of row_weights. Sums to 1, or to the measure of the
+      trajectories that have an action token, each counted once.
 
     Raises:
       ValueError: wrong rank, shape or dtype kind, ids out of range.
@@ -162,7 +162,7 @@ def trajectory_mean_weights(
     >>> trajectory_mean_weights([[True, True], [True, True], [True, False]], [0, 0, 1], 2).tolist()
     [[0.125, 0.125], [0.125, 0.125], [0.5, 0.0]]
     """
-    _checks.count(num_trajectories=num_trajectories)
+    num_trajectories = _checks.count(num_trajectories=num_trajectories)
     (action_mask,) = _checks.masks(2, action_mask=action_mask)
     (trajectory_ids,) = _checks.ids(1, limit=num_trajectories, trajectory_ids=trajectory_ids)
     _checks.has_shape(action_mask.shape[:1], trajectory_ids=trajectory_ids)
@@ -181,7 +181,7 @@ def _unit_mean_weights(
     owners = jnp.where(action_mask & members(unit_ids, num_units), unit_ids, -1)
     lengths = segment_counts(owners.ravel(), num_units)
     if row_weights is None:
-        num_filled = jnp.maximum((lengths > 0).sum(), 1).astype(jnp.float32)
+        num_filled = jnp.maximum((lengths > 0).sum(), 1).astype(float)
         measure = jnp.broadcast_to(1 / num_filled, action_mask.shape)
     else:
         measure = _row_measure(row_weights, action_mask)

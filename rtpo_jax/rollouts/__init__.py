@@ -5,7 +5,7 @@ from rtpo_jax.rollouts.demonstrations import demonstrate
 from rtpo_jax.rollouts.engine import RolloutEngine, Usage
 from rtpo_jax.rollouts.episodes import Episode, EpisodeBatch, Turn
 from rtpo_jax.rollouts.sampler import Sampler, Samples
-from rtpo_jax.rollouts.scoring import LogProbFn, Scorer, language_model_log_probs
+from rtpo_jax.rollouts.scoring import LanguageModelLogProbs, LogProbFn, Scorer
 from rtpo_jax.rollouts.templates import ChatMLTemplate, SymbolTemplate
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Episode",
     "EpisodeBatch",
     "FullHistory",
+    "LanguageModelLogProbs",
     "LastObservation",
     "LastTurns",
     "LogProbFn",
@@ -25,5 +26,4 @@ __all__ = [
     "Turn",
     "Usage",
     "demonstrate",
-    "language_model_log_probs",
 ]

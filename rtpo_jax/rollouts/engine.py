@@ -1,6 +1,7 @@
 """The rollout engine: the turn loop over many episodes, boundary forks, and rows for training."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from rtpo_jax.algorithms import Policy, Rows
 from rtpo_jax.envs import TurnEnvironment
 from rtpo_jax.rollouts.contexts import ContextManager
 from rtpo_jax.rollouts.episodes import Episode, EpisodeBatch, Turn
-from rtpo_jax.rollouts.packing import full_history_segment, pack, recorded_segments
+from rtpo_jax.rollouts.packing import training_rows
 from rtpo_jax.rollouts.sampler import Sampler
 from rtpo_jax.rollouts.scoring import Scorer
 from rtpo_jax.rollouts.templates import Template
@@ -49,6 +50,18 @@ class RolloutEngine:
     length_buckets: tuple[int, ...] = (32, 64, 128)  # row lengths L
     action_buckets: tuple[int, ...] = (8, 32, 64)  # chosen tokens a row, T
     usage: Usage = dataclasses.field(default_factory=Usage)
+
+    def __post_init__(self):
+        scored = getattr(self.scorer.log_prob_fn, "temperature", self.temperature)
+        if scored != self.temperature:
+            raise ValueError(
+                f"temperature={self.temperature}: rows are scored at {scored}; use one temperature"
+            )
+        vocabulary, model = self.template.tokenizer.vocab_size, self.sampler.config.vocab_size
+        if vocabulary > model:
+            raise ValueError(
+                f"vocab_size={model} of the model is below the tokenizer's {vocabulary}; raise it"
+            )
 
     @property
     def num_turns(self) -> int:
@@ -94,16 +107,14 @@ class RolloutEngine:
         self, batch: EpisodeBatch, context: str = "recorded", turns: Sequence[int] | None = None
     ) -> Rows:
         """Training rows of the chosen turns (None = all), under the named conditioning context."""
-        if context not in ("recorded", "full_history"):
-            raise ValueError(f"context={context!r}: use 'recorded' or 'full_history'")
-        segments = []
-        for index, episode in enumerate(batch.episodes):
-            if context == "recorded":
-                segments += recorded_segments(index, episode, turns)
-            else:
-                segments += full_history_segment(self.template, index, episode, turns)
-        pad_id = self.template.tokenizer.pad_id
-        return pack(batch, segments, pad_id, self.length_buckets, self.action_buckets)
+        return training_rows(
+            batch,
+            self.template,
+            context,
+            turns,
+            length_buckets=self.length_buckets,
+            action_buckets=self.action_buckets,
+        )
 
     def score(self, policy: Policy, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities and entropies [N, T] of the rows' chosen tokens under `policy`."""
@@ -155,6 +166,11 @@ class RolloutEngine:
     def act(self, episode: Episode, context, action, log_probs, version: int) -> Episode:
         """Step the environment with a sampled action and record the turn."""
         step = self.environment.step(episode.state, self.template.action_text(action))
+        if not math.isfinite(step.reward):
+            raise ValueError(
+                f"reward={step.reward}: step() of {type(self.environment).__name__} has to pay a "
+                "finite reward"
+            )
         turn = Turn(
             state=episode.state,
             context=context,

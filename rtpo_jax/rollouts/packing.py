@@ -24,6 +24,39 @@ class Segment:
     versions: tuple[int, ...]
 
 
+def training_rows(
+    batch: EpisodeBatch,
+    template: Template,
+    context: str,
+    turns: Sequence[int] | None,
+    *,
+    length_buckets: Sequence[int],
+    action_buckets: Sequence[int],
+) -> Rows:
+    """Rows of the chosen turns (None = all) of finished episodes.
+
+    Args:
+      batch: M episodes.
+      template: renders feedback between turns of a full history.
+      context: "recorded" (one row a turn) or "full_history" (one row an episode).
+      turns: indices of the turns whose tokens are trained; others become context or no row.
+      length_buckets: row lengths L to choose from.
+      action_buckets: numbers of chosen tokens T to choose from.
+
+    Raises:
+      ValueError: unknown context, or a row that fits no bucket.
+    """
+    segments = []
+    for index, episode in enumerate(batch.episodes):
+        if context == "recorded":
+            segments += recorded_segments(index, episode, turns)
+        elif context == "full_history":
+            segments += full_history_segment(template, index, episode, turns)
+        else:
+            raise ValueError(f"context={context!r}: use 'recorded' or 'full_history'")
+    return pack(batch, segments, template.tokenizer.pad_id, length_buckets, action_buckets)
+
+
 def recorded_segments(
     trajectory: int, episode: Episode, turns: Sequence[int] | None
 ) -> Iterable[Segment]:

@@ -15,34 +15,33 @@ from rtpo_jax.models import TransformerConfig, token_log_probs
 LogProbFn = Callable[[Any, Rows], tuple[jax.Array, jax.Array]]
 
 
-def language_model_log_probs(
-    config: TransformerConfig,
-    temperature: float,
-    *,
-    chunk: int | None = None,
-    remat: bool = False,
-) -> LogProbFn:
-    """`LogProbFn` of a transformer, at the temperature its actions are sampled with.
+@dataclasses.dataclass(frozen=True)
+class LanguageModelLogProbs:
+    """`LogProbFn` of a transformer. Compared by value, so equal ones compile once.
 
-    Args:
+    Attributes:
       config: of the transformer.
       temperature: of the sampling distribution, above 0.
       chunk: tokens whose logits exist at once; None = all (small vocabularies).
       remat: recompute each layer in the backward pass: less memory, a third more operations.
     """
 
-    def log_probs(params, rows: Rows):
+    config: TransformerConfig
+    temperature: float = 1.0
+    chunk: int | None = None
+    remat: bool = False
+
+    def __call__(self, params: Any, rows: Rows) -> tuple[jax.Array, jax.Array]:
+        """Log-probabilities and entropies [N, T] of the rows' chosen tokens."""
         return token_log_probs(
-            config,
+            self.config,
             params,
             rows.tokens,
             rows.action_positions,
-            temperature=temperature,
-            chunk=chunk,
-            remat=remat,
+            temperature=self.temperature,
+            chunk=self.chunk,
+            remat=self.remat,
         )
-
-    return log_probs
 
 
 @partial(jax.jit, static_argnums=0)

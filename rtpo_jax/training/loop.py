@@ -26,19 +26,20 @@ def iterate(
     tasks: Sequence,
     key: jax.Array,
 ) -> tuple[TrainState, dict[str, float]]:
-    """One iteration: collect trunks, then batch and update stage by stage.
+    """One iteration: collect, then batch and update stage by stage.
 
     Every stage's rows are scored with the parameters of the moment before its first update, so the
-    log-ratio against the behaviour policy is measured on every token.
+    log-ratio against the behaviour policy is measured on every token. The arrays of the old state
+    are donated to the first update: go on with the state that is returned.
     """
     started = time.perf_counter()
     collect_key, order_key, stages_key = jax.random.split(key, 3)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(order_key)))
     averages, carry = Averages(), None
-    trunks = method.collect(engine, policy_of(state), tasks, collect_key)
+    collected = method.collect(engine, policy_of(state), tasks, collect_key)
     for index, stage in enumerate(method.stages(engine.num_turns)):
         stage_key = jax.random.fold_in(stages_key, index)
-        batch = method.batch(engine, policy_of(state), trunks, stage, stage_key, carry)
+        batch = method.batch(engine, policy_of(state), collected, stage, stage_key, carry)
         if batch is None:
             continue
         batch = jax.tree.map(np.asarray, batch)
@@ -49,7 +50,7 @@ def iterate(
         signal_metrics(averages, batch)
         state = _train_stage(method, updater, state, batch, rng, averages)
         carry = method.carry(engine, policy_of(state), batch, carry)
-    episode_metrics(averages, engine, getattr(trunks, "trunks", trunks))
+    episode_metrics(averages, engine, collected.trunks)
     averages.add_sum("iteration_seconds", time.perf_counter() - started)
     return state, averages.results()
 

@@ -30,8 +30,8 @@ class Averages:
         self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def add_max(self, name: str, value: float) -> None:
-        """Keep the largest value."""
-        self._maxima[name] = max(self._maxima.get(name, -np.inf), float(value))
+        """Keep the largest value; NaN stays NaN."""
+        self._maxima[name] = float(np.maximum(self._maxima.get(name, -np.inf), value))
 
     def results(self) -> dict[str, float]:
         """All metrics by name; a mean of nothing is left out."""

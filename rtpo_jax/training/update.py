@@ -103,6 +103,7 @@ class Updater:
 
         Raises:
           ValueError: no row has signal; the caller decides what a step without gradient means.
+          FloatingPointError: the objective or its gradient is not finite.
         """
         kept = np.flatnonzero(
             np.any((np.asarray(batch.advantages) != 0) & (np.asarray(batch.weights) > 0), axis=1)
@@ -119,6 +120,11 @@ class Updater:
             np.int32(count),
         )
         sums = {name: float(value) for name, value in sums.items()}
+        if not np.isfinite(sums["objective"] + sums["gradient_norm"]):
+            raise FloatingPointError(
+                f"objective={sums['objective']}, gradient_norm={sums['gradient_norm']} at step "
+                f"{int(state.step)}: go back to the last checkpoint and lower the learning rate"
+            )
         weight = sums.pop("weight")
         whole = ("objective", "gradient_norm")
         return state, {k: v if k in whole else v / weight for k, v in sums.items()}

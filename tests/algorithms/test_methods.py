@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from rtpo_jax.algorithms import GRPO, RTPO, Batch, Policy, Rows, Stage
-from rtpo_jax.rollouts import Episode, EpisodeBatch, RolloutEngine, Turn
+from rtpo_jax.models import SymbolTokenizer
+from rtpo_jax.rollouts import Episode, EpisodeBatch, SymbolTemplate, Turn
+from rtpo_jax.rollouts.packing import training_rows
 
 
 def episode(lengths, reward, group=0, boundary=-1):
@@ -25,9 +27,10 @@ class FixedEngine:
 
     num_turns = 3
 
-    def __init__(self, trunks, siblings=()):
+    def __init__(self, trunks, siblings=(), discount=1.0, scores=None):
         self.trunks = EpisodeBatch(tuple(trunks), self.num_turns)
         self.siblings = siblings
+        self.discount, self.scores = discount, scores
         self.asked = []
 
     def rollout(self, policy, tasks, copies, key):
@@ -38,16 +41,18 @@ class FixedEngine:
     def continue_from(self, policy, trunks, turn, copies, key):
         del trunks, key
         self.asked.append(("fork", turn, copies, policy.version))
-        return EpisodeBatch(tuple(self.siblings), self.num_turns)
+        return EpisodeBatch(tuple(self.siblings), self.num_turns, self.discount)
+
+    def score(self, policy, rows):
+        del policy
+        scores = np.where(rows.action_mask, self.scores, 0).astype(np.float32)
+        return scores, np.zeros_like(scores)
 
     def rows(self, trajectories, context="recorded", turns=None):
-        class Template:
-            class tokenizer:  # noqa: N801
-                pad_id = 0
-
-        engine = RolloutEngine(None, Template, None, None, None, length_buckets=(16,),
-                               action_buckets=(8,))  # fmt: skip
-        return engine.rows(trajectories, context, turns)
+        template = SymbolTemplate(SymbolTokenizer("x"))
+        return training_rows(
+            trajectories, template, context, turns, length_buckets=(16,), action_buckets=(8,)
+        )
 
 
 def batch_of(method, engine, stage=None, version=0):
@@ -186,6 +191,8 @@ def test_one_turn_rtpo_is_grpo_without_deviation():
         (RTPO, {"group_size": 2}, "group_size=2"),
         (RTPO, {"num_trunks": 0}, "num_trunks=0"),
         (RTPO, {"stale_weight_range": (2.0, 1.0)}, "stale_weight_range"),
+        (GRPO, {"epochs": 1.5}, "epochs=1.5"),
+        (GRPO, {"clip_high": float("nan")}, "clip_high=nan"),
         (GRPO, {"context": "summary"}, "context='summary'"),
         (GRPO, {"scale": "std"}, "scale='std'"),
         (RTPO, {"continuation": "off"}, "continuation='off'"),
@@ -199,4 +206,58 @@ def test_impossible_fields_are_refused_by_name(method, fields, message):
 def test_methods_are_hashable_values():
     assert RTPO() == RTPO() and hash(RTPO()) == hash(RTPO())
     assert dataclasses.replace(RTPO(), continuation="stale") != RTPO()
+    assert hash(RTPO(stale_weight_range=[0.1, 10])) == hash(RTPO())
     assert jax.tree.leaves(GRPO()) == [GRPO()]
+
+
+def with_rewards(trajectory, rewards):
+    turns = [
+        dataclasses.replace(turn, reward=reward)
+        for turn, reward in zip(trajectory.turns, rewards, strict=True)
+    ]
+    return dataclasses.replace(trajectory, turns=tuple(turns))
+
+
+@pytest.mark.parametrize(
+    ("limits", "value"),
+    [((0.0, 100.0), 0.25 + 0.5 * np.exp(5 * 0.5)), ((0.1, 2.0), 0.25 + 0.5 * 2.0)],
+)
+def test_stale_returns_reweigh_the_downstream_part_only(limits, value):
+    """Eq. 109 by hand at k = 0, discount 1/2, behaviour log-probabilities -1, now -0.5.
+
+    Sibling A: 0.25 at k, then turns of 3 and 2 tokens and 1 after turn 1: omega is the product over
+    5 downstream tokens, exp(5 * 0.5) = 12.18. Sibling B ends at k with 0.5: nothing downstream.
+    """
+    first = with_rewards(episode([2, 3, 2], 0, boundary=0), [0.25, 1.0, 0.0])
+    second = with_rewards(episode([2], 0, boundary=0), [0.5])
+    engine = FixedEngine([episode([2], 1)], [first, second], discount=0.5, scores=-0.5)
+    method = RTPO(continuation="stale", stale_weight_range=limits)
+    batch = batch_of(method, engine, Stage((0,)))
+    half = (value - 0.5) / 2
+    np.testing.assert_allclose(np.asarray(batch.advantages)[:2, 0], [half, -half], rtol=1e-6)
+
+
+def test_rtpo_compares_returns_from_the_stage_on():
+    """At k = 1 and discount 1/2 the return is 0.5 + 1 / 2 = 1, whatever turn 0 paid."""
+    siblings = [
+        with_rewards(episode([1, 1, 1], 0, boundary=0), [9.0, 0.5, 1.0]),
+        with_rewards(episode([1, 1, 1], 0, boundary=0), [9.0, 0.0, 0.0]),
+    ]
+    engine = FixedEngine([episode([1, 1, 1], 1)], siblings, discount=0.5)
+    batch = batch_of(RTPO(), engine, Stage((1,)))
+    np.testing.assert_allclose(np.asarray(batch.advantages)[:2, 0], [0.5, -0.5])
+
+
+def test_rtpo_weighs_siblings_alike_however_long_their_turn():
+    """Eq. 6: token mean inside a sibling's turn, then the mean over siblings."""
+    siblings = [episode([1], 1, boundary=0), episode([4], 0, boundary=0)]
+    batch = batch_of(RTPO(), FixedEngine([episode([1], 1)], siblings), Stage((0,)))
+    np.testing.assert_allclose(np.asarray(batch.weights)[0, :1], 1 / 2)
+    np.testing.assert_allclose(np.asarray(batch.weights)[1, :4], 1 / 8)
+
+
+def test_rows_carry_rewards_and_discounts_of_their_episode():
+    trunks = EpisodeBatch((with_rewards(episode([1, 1, 1], 0), [1.0, 2.0, 3.0]),), 3, discount=0.5)
+    rows = FixedEngine([]).rows(trunks)
+    np.testing.assert_array_equal(rows.rewards[:3], [[1.0, 2.0, 3.0]] * 3)
+    np.testing.assert_array_equal(rows.discounts[:3], [[0.5, 0.5, 0.0]] * 3)

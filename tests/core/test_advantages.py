@@ -262,7 +262,7 @@ RETURNS, IDS = jnp.ones(2), jnp.array([0, 1])
         (lambda: core.group_relative(RETURNS, jnp.array([0, 2]), 2), "group_ids spans 0..2"),
         (lambda: core.group_relative(RETURNS, jnp.array([0, -2]), 2), "group_ids spans -2..0"),
         (lambda: core.group_relative(RETURNS, IDS.astype(float), 2), "group_ids"),
-        (lambda: core.group_relative(IDS, IDS, 2), "returns has dtype int32"),
+        (lambda: core.group_relative(IDS * 1j, IDS, 2), "returns has dtype complex64"),
         (lambda: core.group_relative(RETURNS, IDS[:1], 2), "group_ids"),
         (lambda: core.group_relative(RETURNS, IDS, 0), "num_groups=0"),
         (lambda: core.group_relative(RETURNS, IDS, 2, scale="std"), "scale='std'"),

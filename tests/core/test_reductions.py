@@ -207,11 +207,10 @@ ONES = jnp.ones((2, 3), bool)
     ("call", "names"),
     [
         (lambda: core.weighted_sum(jnp.ones(2), jnp.ones((2, 1))), "weights"),
-        (lambda: core.weighted_sum(jnp.ones(2), jnp.ones(2, bool)), "weights has dtype bool"),
+        (lambda: core.weighted_sum(jnp.ones(2), 1j * jnp.ones(2)), "weights has dtype complex64"),
         (lambda: core.token_mean_weights(jnp.ones((2, 3))), "action_mask has dtype float32"),
         (lambda: core.token_mean_weights(ONES[0]), "action_mask has shape"),
         (lambda: core.token_mean_weights(ONES, row_weights=jnp.ones(3)), "row_weights"),
-        (lambda: core.sequence_mean_weights(ONES, row_weights=jnp.ones(2, int)), "row_weights"),
         (lambda: core.turn_mean_weights(ONES, jnp.full((2, 3), 2), 2), "turn_ids spans 2..2"),
         (lambda: core.turn_mean_weights(ONES, jnp.zeros((2, 2), int), 2), "turn_ids"),
         (lambda: core.trajectory_mean_weights(ONES, jnp.zeros(3, int), 1), "trajectory_ids"),

@@ -148,7 +148,7 @@ def test_nan_with_weight_stays_visible(place, advantage):
         (([1.0], [1.0], [0.2], 0.2), "clip_low"),
         (([1.0], [1.0, 2.0], 0.2, 0.2), "advantages"),
         (([[1.0]], [1.0], 0.2, 0.2), "broadcast explicitly"),
-        (([1], [1.0], 0.2, 0.2), "ratios has dtype int32"),
+        (([1j], [1.0], 0.2, 0.2), "ratios has dtype complex64"),
     ],
 )
 def test_bad_input_is_named(arguments, names):

@@ -92,7 +92,7 @@ def test_keeps_the_float_dtype(name):
     np.testing.assert_allclose(single, in_float64, rtol=1e-4, atol=1e-5)
 
 
-def test_uniform_measures_are_float32_and_whole_batches_need_no_rows():
+def test_uniform_measures_have_the_default_float_and_whole_batches_need_no_rows():
     with jax.enable_x64(True):
         for weights in (
             core.token_mean_weights(MASK),
@@ -100,7 +100,8 @@ def test_uniform_measures_are_float32_and_whole_batches_need_no_rows():
             core.turn_mean_weights(MASK, TURN_IDS, 2),
             core.trajectory_mean_weights(MASK, IDS, 2),
         ):
-            assert weights.dtype == np.float32
+            assert weights.dtype == np.float64
+    assert core.token_mean_weights(MASK).dtype == np.float32
     empty = core.group_relative(jnp.zeros(0), jnp.zeros(0, int), 2, scale="batch")
     assert empty.shape == (0,)
     assert core.sequence_mean_weights(jnp.zeros((0, 3), bool)).shape == (0, 3)
@@ -127,3 +128,21 @@ def test_coefficients_may_be_traced():
     call = jax.jit(lambda low, high: core.clipped_surrogate(2 * ones, ones, low, high))
     np.testing.assert_allclose(call(0.1, 0.3), 1.3, rtol=1e-6)
     np.testing.assert_allclose(call(0.1, 0.5), 1.5, rtol=1e-6)
+
+
+def test_zero_one_rewards_may_be_integers_or_booleans():
+    ids = np.array([0, 0, 1, 1])
+    expected = [0.5, -0.5, 0.0, 0.0]
+    for returns in ([1, 0, 1, 1], np.array([1, 0, 1, 1]), np.array([True, False, True, True])):
+        np.testing.assert_allclose(core.group_relative(returns, ids, 2), expected)
+    discounted = core.discounted_returns(np.array([[0, 0, 1]]), np.array([[1, 1, 0]]))
+    np.testing.assert_allclose(discounted, [[1, 1, 1]])
+    assert discounted.dtype == np.float32
+
+
+def test_static_sizes_may_be_concrete_array_scalars():
+    ids = jnp.array([0, 0, 1, 1])
+    returns = jnp.array([1.0, 0.0, 1.0, 1.0])
+    for size in (jnp.max(ids) + 1, np.int64(2)):
+        np.testing.assert_allclose(core.group_relative(returns, ids, size), [0.5, -0.5, 0, 0])
+        assert core.has_no_signal(returns, ids, size).shape == (2,)

@@ -10,13 +10,13 @@ from rtpo_jax.algorithms import Policy
 from rtpo_jax.envs import Chance, Lookup
 from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
 from rtpo_jax.rollouts import (
+    LanguageModelLogProbs,
     LastTurns,
     RolloutEngine,
     Sampler,
     Scorer,
     SymbolTemplate,
     demonstrate,
-    language_model_log_probs,
 )
 
 ENVIRONMENT = Lookup(num_hops=2)
@@ -26,7 +26,7 @@ TASKS = [ENVIRONMENT.make_task(i) for i in range(5)]
 
 
 def make_engine(environment=ENVIRONMENT, temperature=1.0):
-    log_prob_fn = language_model_log_probs(CONFIG, temperature)
+    log_prob_fn = LanguageModelLogProbs(CONFIG, temperature)
     return RolloutEngine(
         environment,
         SymbolTemplate(TOKENIZER),
@@ -258,3 +258,21 @@ def test_acting_and_scoring_also_work_where_float64_is_on(policy, trunks):
         log_probs, _ = engine.score(policy, rows)
     assert rows.behavior_log_probs.dtype == log_probs.dtype == np.float32
     assert np.abs(log_probs - rows.behavior_log_probs)[rows.action_mask].max() < 1e-4
+
+
+def test_contradictory_or_broken_parts_are_refused():
+    engine = make_engine()
+    with pytest.raises(ValueError, match="temperature=0.5: rows are scored at 1.0"):
+        dataclasses.replace(engine, temperature=0.5)
+    small = dataclasses.replace(CONFIG, vocab_size=5)
+    with pytest.raises(ValueError, match="vocab_size=5"):
+        dataclasses.replace(engine, sampler=dataclasses.replace(engine.sampler, config=small))
+
+    class Broken(Lookup):
+        def step(self, state, action_text):
+            return super().step(state, action_text)._replace(reward=float("nan"))
+
+    engine = dataclasses.replace(engine, environment=Broken(num_hops=1))
+    policy = Policy(init(CONFIG, jax.random.key(0)))
+    with pytest.raises(ValueError, match="reward=nan: step\\(\\) of Broken"):
+        engine.rollout(policy, TASKS[:1], 1, jax.random.key(0))

@@ -143,3 +143,15 @@ def test_new_parameters_take_effect_at_once(params):
     changed = sampler().sample(other, CONTEXTS, key, temperature=0.0)
     assert first.actions == again.actions
     assert first.actions != changed.actions
+
+
+def test_every_step_row_and_chunk_draws_anew(params):
+    """Under equal logits, draws of different steps, rows and chunks are independent."""
+    flat = {**params, "ends": {**params["ends"], "head": params["ends"]["head"] * 0}}
+    engine = sampler(new=6, end=VOCAB, most_rows=16)  # the end is never drawn
+    samples = engine.sample(flat, [(2, 3)] * 32, jax.random.key(0))
+    drawn = np.array(samples.actions)
+    assert drawn.shape == (32, 6)
+    # 1/12 of any two columns (or chunks) agree by chance; 2/3 would be more than 10 sigma away.
+    for other in (drawn[:, ::-1], np.roll(drawn, 16, axis=0), np.roll(drawn, 1, axis=0)):
+        assert np.mean(drawn == other) < 1 / 3

@@ -40,7 +40,7 @@ MALFORMED = [
     ({"transitions": np.full((1, 3, 2, 3), 1 / 3)}, "transitions has shape (1, 3, 2, 3)"),
     ({"start": np.full(2, 0.5)}, "start has shape (2,) but rewards"),
     ({"start": np.full((2, 3), 1 / 3)}, "start has shape (2, 3) but rewards"),
-    ({"rewards": np.zeros((2, 3, 2), int)}, "rewards has dtype int64"),
+    ({"rewards": np.zeros((2, 3, 2), np.float32)}, "rewards has dtype float32"),
     ({"start": np.full(3, 1 / 3, np.float32)}, "start has dtype float32"),
     ({"transitions": np.full((2, 3, 2, 3), 1 / 3, complex)}, "transitions has dtype complex128"),
     (_edit("rewards", (1, 2, 0), np.nan), "rewards[1, 2, 0] is nan: replace it"),
@@ -80,7 +80,7 @@ def test_well_formed_arrays_are_accepted_with_deficits_and_rounding():
 BAD_POLICIES = [
     (np.full((2, 3), 0.5), "policy has shape (2, 3) but the MDP has [H, S, A] = (2, 3, 2)"),
     (np.full((2, 3, 3), 1 / 3), "policy has shape (2, 3, 3)"),
-    (np.ones((2, 3, 2), int), "policy has dtype int64"),
+    (np.full((2, 3, 2), 0.5, np.float16), "policy has dtype float16"),
     (np.full((2, 3, 2), 0.5, np.float32), "policy has dtype float32"),
     (np.full((2, 3, 2), np.nan), "policy[0, 0, 0] is nan"),
     (np.full((2, 3, 2), 0.25), "policy[0, 0] sums to 0.5"),
@@ -185,3 +185,13 @@ def test_the_package_example_holds():
 
     result = doctest.testmod(tabular)
     assert result.attempted > 0 and result.failed == 0
+
+
+def test_whole_numbers_are_exact_and_accepted():
+    """0/1 rewards, a fixed start and a deterministic policy, written with integers."""
+    transitions = np.zeros((1, 2, 2, 2), int)
+    transitions[..., 0] = 1
+    mdp = tabular.TurnMDP(transitions, np.array([[[0, 1], [1, 0]]]), np.array([1, 0]))
+    assert mdp.rewards.dtype == mdp.start.dtype == np.float64
+    policy = np.array([[[False, True], [True, False]]])
+    assert float(tabular.performance(mdp, policy)) == 1.0

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from rtpo_jax.training import Checkpoints, CompileCounter, MetricsFile, create_state
+from rtpo_jax.training.metrics import Averages
 
 
 def arrays(seed=0):
@@ -71,3 +72,16 @@ def test_compile_counter_counts_new_programs_only():
     assert counter.count == first
     compiled(np.ones(4, np.float32))
     assert counter.count > first
+
+
+def test_averages_weigh_sum_and_never_hide_a_nan():
+    """Device 1: one token of value 3; device 2: three tokens of value 1. The mean is 1.5, not 2."""
+    averages = Averages()
+    averages.add_mean("kl", 3.0, 1)
+    averages.add_mean("kl", 1.0, 3)
+    averages.add_sum("tokens", 2)
+    averages.add_sum("tokens", 3)
+    for value in (1e-6, np.nan, 1e-5):
+        averages.add_max("gap", value)
+    results = averages.results()
+    assert results["kl"] == 1.5 and results["tokens"] == 5 and np.isnan(results["gap"])

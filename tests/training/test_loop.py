@@ -11,19 +11,19 @@ from rtpo_jax.envs import Lock
 from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
 from rtpo_jax.rollouts import (
     FullHistory,
+    LanguageModelLogProbs,
     RolloutEngine,
     Sampler,
     Scorer,
     SymbolTemplate,
     Usage,
-    language_model_log_probs,
 )
 from rtpo_jax.training import Updater, adamw, create_state, evaluate, iterate, policy_of
 
 ENVIRONMENT = Lock(code_length=3, num_actions=2)
 TOKENIZER = SymbolTokenizer(ENVIRONMENT.symbols)
 CONFIG = TransformerConfig.tiny(TOKENIZER.vocab_size, num_layers=1)
-LOG_PROBS = language_model_log_probs(CONFIG, 1.0)
+LOG_PROBS = LanguageModelLogProbs(CONFIG, 1.0)
 TASKS = [ENVIRONMENT.make_task(i) for i in range(8)]
 METHODS = {
     "grpo": GRPO(group_size=8),
@@ -176,3 +176,30 @@ def test_no_random_key_is_used_twice(params, updater, monkeypatch):
         state = create_state(params, updater.optimizer)
         iterate(method, make_engine(), updater, state, TASKS, jax.random.key(3))
         assert len(set(used)) == len(used) >= ENVIRONMENT.num_turns
+
+
+def test_epochs_and_minibatches_are_the_number_of_steps(params, updater):
+    method = dataclasses.replace(METHODS["grpo, minibatches"], num_minibatches=2, epochs=3)
+    state = create_state(params, updater.optimizer)
+    _, metrics = iterate(method, make_engine(), updater, state, TASKS, jax.random.key(0))
+    assert metrics["updates"] + metrics.get("skipped_updates", 0) == 6
+    assert metrics["updates"] >= 3
+
+
+def test_rows_keep_the_log_probs_of_the_moment_of_sampling(params, updater):
+    """The denominator is what the sampler recorded, not a later recomputation."""
+    engine, kept = make_engine(), []
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Spy(GRPO):
+        def batch(self, engine, policy, collected, stage, key, carry):
+            batch = super().batch(engine, policy, collected, stage, key, carry)
+            kept.append((collected.trunks, batch))
+            return batch
+
+    state = create_state(params, updater.optimizer)
+    iterate(Spy(group_size=8), engine, updater, state, TASKS, jax.random.key(0))
+    ((trunks, batch),) = kept
+    sampled = np.concatenate([t.log_probs for e in trunks.episodes for t in e.turns])
+    recorded = np.asarray(batch.rows.behavior_log_probs)[batch.rows.action_mask]
+    np.testing.assert_array_equal(recorded, sampled)
