@@ -3,7 +3,8 @@
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 
 class LiveProgress:
@@ -14,14 +15,13 @@ class LiveProgress:
         self._log_seconds = log_seconds
         self._logged = time.monotonic()
         self._status = ""
+        short = {"no_wrap": True}
         self._bars = Progress(
-            TextColumn("[bold]{task.description:<18}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
+            TextColumn("[bold]{task.description}", table_column=Column(min_width=26, **short)),
+            TextColumn("{task.percentage:>3.0f}%", table_column=Column(**short)),
+            TextColumn("left", table_column=Column(**short)),
+            TimeRemainingColumn(compact=True, table_column=Column(**short)),
+            TextColumn("{task.fields[status]}", table_column=Column(overflow="ellipsis", **short)),
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -35,9 +35,10 @@ class LiveProgress:
 
     def phase(self, name: str, total: float, completed: float = 0):
         """Start a phase; returns `update(completed, status)`."""
-        task = self._bars.add_task(name, total=total, completed=completed, status="")
+        task = self._bars.add_task(name, total=total, completed=completed, status="compiling ...")
+        started = time.monotonic()
         if not self.console.is_terminal:
-            self.console.print(f"{name}: started at {completed:g} of {total:g}")
+            self.console.print(f"{name}: started, {completed / total:.0%} done")
 
         def update(done: float, status: str) -> None:
             self._bars.update(task, completed=done, status=status)
@@ -45,6 +46,8 @@ class LiveProgress:
             quiet = now - self._logged < self._log_seconds and done < total
             if not self.console.is_terminal and not quiet:
                 self._logged = now
-                self.console.print(f"{name}: {min(done / total, 1):4.0%}  {status}")
+                left = (now - started) * (total - done) / max(done - completed, 1e-9)
+                line = f"{name}: {min(done / total, 1):4.0%}, about {left:.0f} s left, {status}"
+                self.console.print(line, soft_wrap=True)
 
         return update

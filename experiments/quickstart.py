@@ -3,26 +3,27 @@
     python -m experiments.quickstart
     python -m experiments.quickstart --model smollm2 --questions gsm8k_test.jsonl
 
-Shows, in miniature, what RTPO's Figure 3 and Table 1 are about (arXiv 2608.18682). One small
-transformer is warm-started by imitating noisy demonstrations of multi-hop search (four queries, then
-the answer, under managed contexts: the question and the last turn). From the same parameters it is
-then trained, at equal generated tokens, by
+Shows, in miniature, what RTPO is about (arXiv 2608.18682): the mismatch between the context a turn is
+sampled with and the one it is trained with (its Figure 3), and siblings forked at boundary states. One
+small transformer is warm-started by imitating noisy demonstrations of multi-hop search: four queries,
+then the answer, each turn seeing the question and a summary of what is left to ask. From the same
+parameters it is then trained, to the same budget of generated tokens, by
 
-* GRPO on the full history: sampled under managed contexts, trained on the flattened episode;
+* GRPO on the full history: sampled under the summaries, trained on the flattened episode;
 * GRPO on recorded contexts: trained on what each turn was sampled with;
-* RTPO, paper-exact: reverse turns, fresh siblings, trunks as anchors only.
+* RTPO in the paper's form: reverse turns, G - 1 fresh siblings, trunks as anchors only.
 
 Writes `results/quickstart/<run>/`: config.json, metrics.jsonl, table.md, table.csv,
 learning_curves.png and .pdf, and checkpoints. An interrupted run goes on with `--resume <run>` and
-ends with the same numbers, bit for bit.
+ends with the same numbers, bit for bit. Compiled programs are kept in ~/.cache/rtpo_jax.
 
-Expected: under five minutes on two CPU cores. GRPO on recorded contexts learns fastest; the
-log-ratio before the first update is at most 1e-4 for recorded contexts and far from 0 for the full
-history, where learning stalls or falls back. RTPO learns too, with fewer trained rows per token: in
-a task whose turns all matter and whose errors are fatal it is not expected to beat GRPO at equal
-tokens. One seed shows the effects, not their size.
+Expected on two CPU cores: about two minutes. The log-ratio before the first update stays below 1e-4 on
+recorded contexts and is far from 0 on the full history, where learning is slowest. GRPO on recorded
+contexts learns fastest. RTPO learns too, but trains few of the turns it generates: where every turn
+matters and there is no turn to spare, it is not expected to beat GRPO at equal tokens.
 
-Differs from the papers: toy size, one seed, constant learning rate shared by the methods.
+Differs from the paper: toy size; G = 4 and one trunk per task (the paper: G = 3, two or four trunks);
+one constant learning rate shared by the methods; budgets end with the iteration that passes them.
 """
 
 import argparse
@@ -36,6 +37,7 @@ import jax
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from experiments import real_model, run_directory
 from experiments.progress import LiveProgress
@@ -43,6 +45,7 @@ from experiments.real_model import RealModelConfig
 from experiments.toy_agent import ToyAgent, ToyConfig
 from experiments.toy_run import ToyRun
 from paper_figures import comparison
+from rtpo_jax.models.gguf import find_smollm2
 
 EXPERIMENT = "quickstart"
 
@@ -62,6 +65,7 @@ PRESETS = {
         num_hops=2,
         warm_start_steps=20,
         warm_start_episodes=64,
+        luck=0.5,  # so that an agent that never succeeds still has something to learn from
         token_budget=600,
         tasks_per_iteration=4,
         grpo_group_size=4,
@@ -109,13 +113,18 @@ def run(
 
 def show(rows: list[dict[str, str]], console: Console) -> None:
     """Print the comparison with a column per method."""
-    table = Table(title="Equal generated tokens, same warm start")
+    table = Table(title="Same start, equal budget of generated tokens", caption=comparison.NOTE)
     table.add_column("")
     for row in rows:
         table.add_column(row["method"], justify="right")
     for name in list(rows[0])[1:]:
         table.add_row(name, *(row[name] for row in rows))
     console.print(table)
+    still = [row["method"] for row in rows if row["optimiser steps"] == "0"]
+    if still:
+        console.print(
+            f"no group of {', '.join(still)} ever differed in return: nothing was learned"
+        )
 
 
 def parse(arguments: list[str]) -> ToyOptions | RealModelOptions:
@@ -129,27 +138,39 @@ def parse(arguments: list[str]) -> ToyOptions | RealModelOptions:
     else:
         # An unknown size is refused below, with the choices.
         default = ToyOptions(config=PRESETS.get(chosen.size, PRESETS["cpu"]))
-    return tyro.cli(type(default), args=arguments, default=default, description=__doc__)
+    if "--questions" in arguments and chosen.model != "smollm2":
+        raise ValueError("questions: only the real model is asked, add --model smollm2")
+    return tyro.cli(
+        type(default),
+        args=arguments,
+        default=default,
+        prog="python -m experiments.quickstart",
+        description=__doc__.partition("\n\n")[0],
+    )
 
 
 def open_run(options: RunOptions, arguments: list[str]) -> tuple[Config | RealModelConfig, Path]:
     """The configuration and folder of a new run, or of the one to resume."""
     config = options.config
-    if options.resume is None:
-        parts = [getattr(config, "size", ""), config.model, f"seed{config.seed}"]
-        name = options.run or "-".join(filter(None, parts))
-        return config, run_directory.create(options.results, EXPERIMENT, name, config)
-    flags = {argument.split("=")[0] for argument in arguments if argument.startswith("--")}
-    extra = sorted(flags - {"--resume", "--results"})
-    if extra:
-        raise ValueError(
-            f"{', '.join(extra)}: --resume takes its options from the run; leave them out"
-        )
-    directory = run_directory.find(options.results, EXPERIMENT, options.resume)
-    stored = run_directory.load_config(directory)
-    if stored["model"] != "toy":
-        raise ValueError(f"resume={options.resume!r}: a {stored['model']} run starts over instead")
-    return Config(**stored), directory
+    if options.resume is not None:
+        flags = {argument.split("=")[0] for argument in arguments if argument.startswith("--")}
+        extra = sorted(flags - {"--resume", "--results"})
+        if extra:
+            raise ValueError(
+                f"{', '.join(extra)}: --resume takes its options from the run; leave them out"
+            )
+        directory = run_directory.find(options.results, EXPERIMENT, options.resume)
+        if run_directory.stored_config(directory)["model"] != "toy":
+            raise ValueError(
+                f"resume={options.resume!r}: a run of the real model starts over, give its options"
+            )
+        return run_directory.load_config(directory, Config), directory
+    parts = [getattr(config, "size", ""), config.model, f"seed{config.seed}"]
+    name = options.run or "-".join(filter(None, parts))
+    if isinstance(config, RealModelConfig):
+        find_smollm2()  # before a folder is made for it
+        run_directory.forget_unfinished(options.results, EXPERIMENT, name)
+    return config, run_directory.create(options.results, EXPERIMENT, name, config)
 
 
 def _stop_on_terminate(signum, frame) -> None:
@@ -163,8 +184,9 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     try:
         config, directory = open_run(parse(arguments), arguments)
-    except (ValueError, FileExistsError, FileNotFoundError) as error:
-        Console(stderr=True).print(f"[red]refused:[/red] {error}", highlight=False)
+    except (ValueError, OSError, ImportError) as error:
+        refusal = Text.assemble(("refused: ", "red"), str(error))
+        Console(stderr=True).print(refusal, soft_wrap=True)
         return 2
     signal.signal(signal.SIGTERM, _stop_on_terminate)
     jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "rtpo_jax"))
@@ -172,7 +194,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         rows = run(config, directory, console)
     except (KeyboardInterrupt, SystemExit) as stop:
-        console.print(f"stopped; go on with: python -m experiments.quickstart --resume {directory}")
+        if isinstance(config, RealModelConfig):
+            console.print("stopped; the same command starts over")
+        else:
+            console.print("stopped; go on with:")
+            command = f"python -m experiments.quickstart --resume {directory}"
+            console.print(command, soft_wrap=True, highlight=False)
         return stop.code if isinstance(stop, SystemExit) else 130
     show(rows, console)
     console.print(f"table, curves and metrics are in {directory}")

@@ -48,6 +48,7 @@ from rtpo_jax.training import (
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 LOGIT_CHUNK = 128  # tokens whose logits over the whole vocabulary exist at once
 MICRO_BATCH = 8  # rows
+NUM_SUMS = 55  # different one-digit sums, 3+4 and 4+3 being the same
 
 # Asked when no file is given; written for this project.
 EXAMPLE_QUESTIONS = (
@@ -77,15 +78,18 @@ class RealModelConfig:
     evaluation_tasks: int = 12  # held-out sums
 
     def __post_init__(self):
-        for name in ("num_questions", "answer_tokens", "sum_tokens", "num_turns"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: use 1 or more")
-        for name in ("tasks_per_iteration", "evaluation_tasks"):
+        counts = ("num_questions", "answer_tokens", "sum_tokens", "num_turns")
+        for name in (*counts, "tasks_per_iteration", "evaluation_tasks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: use 1 or more")
         for name in ("learning_rate", "temperature"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)}: use a number above 0")
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}={getattr(self, name)}: use a finite number above 0")
+        if self.tasks_per_iteration + self.evaluation_tasks > NUM_SUMS:
+            raise ValueError(
+                f"evaluation_tasks={self.evaluation_tasks}: there are {NUM_SUMS} one-digit sums, and "
+                f"{self.tasks_per_iteration} of them are trained on; use fewer"
+            )
         _ = self.methods, self.items  # they check their own settings
 
     @property
@@ -101,7 +105,17 @@ class RealModelConfig:
         """Question and answer pairs to ask."""
         if self.questions is None:
             return EXAMPLE_QUESTIONS
-        return load_questions(self.questions, limit=self.num_questions)
+        try:
+            items = load_questions(self.questions)
+        except OSError as error:
+            raise ValueError(
+                f"questions={str(self.questions)!r}: {error.strerror}; give a readable JSONL file"
+            ) from error
+        if len(items) < self.num_questions:
+            raise ValueError(
+                f"num_questions={self.num_questions}: {self.questions} has {len(items)}; ask fewer"
+            )
+        return items[: self.num_questions]
 
 
 class RealModel:
@@ -178,7 +192,10 @@ class Sums:
     def __init__(self, real: RealModel, metrics: MetricsFile):
         config = real.config
         count = config.tasks_per_iteration + config.evaluation_tasks
-        distinct = tuple(dict.fromkeys(one_digit_sums(100 * count, config.seed)))
+        terms = {}  # one question for every pair of terms, whatever their order
+        for question, answer in one_digit_sums(100 * NUM_SUMS, config.seed):
+            terms.setdefault(tuple(sorted(filter(str.isdigit, question))), (question, answer))
+        distinct = tuple(terms.values())
         self.real, self.metrics, self.key = real, metrics, jax.random.key(config.seed)
         self.engine = real.engine(distinct[:count], config.sum_tokens)
         tasks = [self.engine.environment.make_task(i) for i in range(count)]
@@ -242,13 +259,18 @@ def run(config: RealModelConfig, directory: Path, console: Console) -> list[dict
         f"{time.perf_counter() - started:.0f} s"
     )
     metrics = MetricsFile(directory / "metrics.jsonl")
-    answers = ask(real, console)
+    with console.status(
+        f"asking {len(config.items)} questions, up to {config.answer_tokens} tokens"
+    ):
+        answers = ask(real, console)
     metrics.write(phase="questions", kind="evaluation", **answers)
     console.print(f"{answers['right']} of {answers['asked']} right")
     sums = Sums(real, metrics)
-    sums.evaluate(comparison.WARM_START, Policy(real.params), 0)
+    with console.status(f"{config.evaluation_tasks} held-out sums before training"):
+        sums.evaluate(comparison.WARM_START, Policy(real.params), 0)
     for name, method in config.methods.items():
-        sums.iteration(name, method, console)
+        with console.status(f"{name}: one iteration on {config.tasks_per_iteration} sums"):
+            sums.iteration(name, method, console)
     rows = comparison.write_table(directory)
     comparison.learning_curves(directory)
     return rows

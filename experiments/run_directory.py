@@ -44,7 +44,7 @@ def create(results: Path, experiment: str, run: str, config: Any) -> Path:
     directory = results / experiment / run
     if (directory / "config.json").exists():
         raise FileExistsError(
-            f"run {run!r} exists in {directory.parent}: choose another --run, or go on with "
+            f"run={run!r} exists in {directory.parent}: choose another --run, or go on with "
             f"--resume {run}"
         )
     directory.mkdir(parents=True, exist_ok=True)
@@ -66,10 +66,35 @@ def find(results: Path, experiment: str, run: str) -> Path:
             return directory
     known = sorted(path.parent.name for path in (results / experiment).glob("*/config.json"))
     raise FileNotFoundError(
-        f"no run {run!r} in {results / experiment}: choose one of {known or 'none so far'}"
+        f"no run {run!r} in {results / experiment}: "
+        + (f"choose one of {', '.join(known)}" if known else "there are none, start one")
     )
 
 
-def load_config(directory: Path) -> dict[str, Any]:
-    """The resolved configuration that a run was started with."""
+def stored_config(directory: Path) -> dict[str, Any]:
+    """The configuration of a run as its `config.json` has it."""
     return json.loads((directory / "config.json").read_text())["config"]
+
+
+def forget_unfinished(results: Path, experiment: str, run: str) -> None:
+    """Let a run that ended without its table be started again under the same name."""
+    directory = results / experiment / run
+    if not (directory / "table.md").exists():
+        (directory / "config.json").unlink(missing_ok=True)
+
+
+def load_config(directory: Path, kind: type) -> Any:
+    """The configuration, a dataclass of the given kind, that a run was started with.
+
+    Raises:
+      ValueError: the file has other fields than `kind`; the message names them.
+    """
+    stored = stored_config(directory)
+    names = {field.name for field in dataclasses.fields(kind)}
+    different = sorted(names ^ set(stored))
+    if different:
+        raise ValueError(
+            f"{directory} cannot be resumed by this version: its config.json differs in "
+            f"{', '.join(different)}; start another run"
+        )
+    return kind(**stored)

@@ -19,7 +19,7 @@ from rtpo_jax.rollouts import (
 from rtpo_jax.training import Updater, WarmStart, adamw
 from rtpo_jax.training.warm_start import schedule
 
-HELD_OUT = 10**9  # task seeds from here on are never trained on
+TASKS_PER_RUN = 10**7  # task seeds of one run; held-out tasks are below, runs above
 ACTION_TOKENS = 6  # longest well-formed action and its end
 
 
@@ -32,7 +32,7 @@ class ToyConfig:
     slack_turns: int = 0  # turns to spare for repairing a wrong one
     tool_failure: float = 0.0  # chance that a query is not answered
     observation_noise: float = 0.0  # chance that a reply is wrong
-    luck: float = 0.0  # hidden +-luck added to the final reward (not to success)
+    luck: float = 0.0  # hidden: the final reward is this much higher or lower, by a coin flip
     warm_start_steps: int = 400  # optimiser steps of imitation
     warm_start_episodes: int = 4000  # demonstrated episodes
     token_budget: int = 120_000  # generated tokens of each method
@@ -47,7 +47,7 @@ class ToyConfig:
     def __post_init__(self):
         at_least = {
             "seed": 0,
-            "warm_start_steps": 1,
+            "warm_start_steps": 2,
             "warm_start_episodes": 1,
             "token_budget": 1,
             "tasks_per_iteration": 1,
@@ -59,9 +59,12 @@ class ToyConfig:
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: use {least} or more")
+        for name, most in {"seed": 2**31 - 1, "evaluation_tasks": TASKS_PER_RUN}.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name}={getattr(self, name)}: use at most {most}")
         for name in ("learning_rate", "temperature"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)}: use a number above 0")
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}={getattr(self, name)}: use a finite number above 0")
         _ = self.environment  # the environment checks its own settings
 
     @property
@@ -142,10 +145,14 @@ class ToyAgent:
 
     def training_tasks(self, first: int, count: int) -> list:
         """Tasks number `first` on of the run's own stream; methods see the same ones."""
-        start = self.config.seed * 10**7 + first
+        start = (1 + self.config.seed) * TASKS_PER_RUN + first
         return [self.config.environment.make_task(start + i) for i in range(count)]
 
+    def demonstrated_tasks(self) -> list:
+        """Tasks of the warm start: the second half of the run's stream, never met again."""
+        return self.training_tasks(TASKS_PER_RUN // 2, self.config.warm_start_episodes)
+
     def evaluation_tasks(self) -> list:
-        """The held-out tasks, the same for every seed and method."""
+        """The held-out tasks, the same for every seed and method; never trained on."""
         tasks = range(self.config.evaluation_tasks)
-        return [self.config.environment.make_task(HELD_OUT + i) for i in tasks]
+        return [self.config.environment.make_task(i) for i in tasks]

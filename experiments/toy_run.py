@@ -74,12 +74,9 @@ class ToyRun:
 
     def _warm_start(self) -> None:
         config, agent = self.agent.config, self.agent
-        bar = self.progress.phase(WARM_START, config.warm_start_steps, int(self.state.step))
-        # Demonstrations come from the far end of the run's task stream, away from the methods' tasks.
-        tasks = agent.training_tasks(5 * 10**6, config.warm_start_episodes)
-        rows = demonstration_rows(
-            config.warm_start, agent.engine, tasks, agent.key("demonstrations")
-        )
+        bar = self._bar(config.warm_start_steps, int(self.state.step))
+        tasks, key = agent.demonstrated_tasks(), agent.key("demonstrations")
+        rows = demonstration_rows(config.warm_start, agent.engine, tasks, key)
 
         def on_step(step: int, state: TrainState, metrics: dict) -> None:
             self.state = state
@@ -94,7 +91,7 @@ class ToyRun:
 
     def _train(self, name: str) -> None:
         config, agent, position = self.agent.config, self.agent, self.position
-        bar = self.progress.phase(name, config.token_budget, position.tokens)
+        bar = self._bar(config.token_budget, position.tokens)
         method, success = config.methods[name], None
         while position.tokens < config.token_budget:
             agent.engine.usage.reset()
@@ -121,10 +118,18 @@ class ToyRun:
             if due > position.evaluations:
                 success = self._evaluate(greedy=due == config.evaluations)
                 position.evaluations = due
-            status = f"step {int(self.state.step)}, success {metrics['success']:.2f}"
+            status = f"step {int(self.state.step)}, {speed:,.0f} tokens/s, success "
+            status += f"{metrics['success']:.2f}"
             status += f" (held out {success:.2f})" if success is not None else ""
-            bar(min(position.tokens, config.token_budget), f"{status}, {speed:,.0f} tokens/s")
+            bar(min(position.tokens, config.token_budget), status)
             self._save()
+
+    def _bar(self, total: float, done: float):
+        """Progress of the phase, numbered."""
+        index = self.position.phase
+        return self.progress.phase(
+            f"{index + 1}/{len(self.phases)} {self.phases[index]}", total, done
+        )
 
     def _share_done(self) -> float:
         return self.position.tokens / self.agent.config.token_budget

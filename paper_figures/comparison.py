@@ -65,53 +65,88 @@ def half_width(share: float, count: int) -> float:
     return z * spread**0.5 / (1 + z**2 / count)
 
 
-def _before_after(evaluations: list[dict], name: str) -> str:
-    before, after, tasks = evaluations[0], evaluations[-1], evaluations[-1]["evaluation_tasks"]
-    return f"{before[name]:.3f} -> {after[name]:.3f} ± {half_width(after[name], tasks):.3f}"
+def _first_last(records: list[dict], name: str) -> tuple[float, float]:
+    """Value of the first and of the last record that has it; NaN when none has."""
+    values = [record[name] for record in records if name in record]
+    return (values[0], values[-1]) if values else (float("nan"), float("nan"))
 
 
-# Column -> its text from the training and the evaluation records of one method.
-COLUMNS: dict[str, Callable[[list[dict], list[dict]], str]] = {
-    "success, sampled": lambda train, evals: _before_after(evals, "success_sampled"),
-    "success, greedy": lambda train, evals: _before_after(evals, "success_greedy"),
-    "generated tokens": lambda train, evals: f"{train[-1]['tokens']:.0f}",
-    "optimiser steps": lambda train, evals: f"{_total(train, 'updates'):.0f}",
-    "tool calls / episode": lambda train, evals: f"{evals[-1]['tool_calls']:.2f}",
-    "zero-advantage groups": lambda train, evals: f"{_mean(train, 'zero_advantage_share'):.3f}",
-    "largest log-ratio before update": lambda train, evals: (
-        f"{_largest(train, 'log_ratio_before_update_max'):.2g}"
+def summary(train: list[dict], evaluations: list[dict]) -> dict[str, float]:
+    """What a method reached and what it cost, as numbers; the columns of `table.csv`."""
+    sampled, greedy = (
+        _first_last(evaluations, f"success_{kind}") for kind in ("sampled", "greedy")
+    )
+    tasks = evaluations[-1]["evaluation_tasks"]
+    rollout = _total(train, "sampling_seconds") + _total(train, "environment_seconds")
+    return {
+        "success_sampled_before": sampled[0],
+        "success_sampled_after": sampled[1],
+        "success_sampled_after_half_width": half_width(sampled[1], tasks),
+        "success_greedy_before": greedy[0],
+        "success_greedy_after": greedy[1],
+        "evaluation_tasks": tasks,
+        "generated_tokens": train[-1]["tokens"],
+        "optimiser_steps": _total(train, "updates"),
+        "tool_calls_per_episode": evaluations[-1]["tool_calls"],
+        "zero_advantage_share": _mean(train, "zero_advantage_share"),
+        "log_ratio_before_update_max": _largest(train, "log_ratio_before_update_max"),
+        "rollout_seconds": rollout,
+        "scoring_seconds": _total(train, "scoring_seconds"),
+        "update_seconds": _total(train, "update_seconds"),
+        "evaluation_seconds": _total(evaluations, "evaluation_seconds"),
+        "compiled_programs": _total(train + evaluations, "compiled_programs"),
+    }
+
+
+# Line of the printed table -> its text from a summary.
+LINES: dict[str, Callable[[dict], str]] = {
+    "success before": lambda s: f"{s['success_sampled_before']:.3f}",
+    "success after": lambda s: (
+        f"{s['success_sampled_after']:.3f} ±{s['success_sampled_after_half_width']:.3f}"
     ),
-    "seconds rollout": lambda train, evals: (
-        f"{_total(train, 'sampling_seconds') + _total(train, 'environment_seconds'):.1f}"
-    ),
-    "seconds scoring": lambda train, evals: f"{_total(train, 'scoring_seconds'):.1f}",
-    "seconds update": lambda train, evals: f"{_total(train, 'update_seconds'):.1f}",
-    "seconds evaluation": lambda train, evals: f"{_total(evals, 'evaluation_seconds'):.1f}",
-    "compiled programs": lambda train, evals: f"{_total(train + evals, 'compiled_programs'):.0f}",
+    "greedy before": lambda s: f"{s['success_greedy_before']:.3f}",
+    "greedy after": lambda s: f"{s['success_greedy_after']:.3f}",
+    "generated tokens": lambda s: f"{s['generated_tokens']:.0f}",
+    "optimiser steps": lambda s: f"{s['optimiser_steps']:.0f}",
+    "tool calls/episode": lambda s: f"{s['tool_calls_per_episode']:.2f}",
+    "zero-advantage share": lambda s: f"{s['zero_advantage_share']:.3f}",
+    "max log-ratio*": lambda s: f"{s['log_ratio_before_update_max']:.2g}",
+    "rollout, s": lambda s: f"{s['rollout_seconds']:.1f}",
+    "scoring, s": lambda s: f"{s['scoring_seconds']:.1f}",
+    "update, s": lambda s: f"{s['update_seconds']:.1f}",
+    "evaluation, s": lambda s: f"{s['evaluation_seconds']:.1f}",
+    "compiled programs": lambda s: f"{s['compiled_programs']:.0f}",
 }
+NOTE = "* largest |log-ratio| of any token before the first update of its batch"
 
 
 def table(directory: Path) -> list[Row]:
-    """One row per method: what it reached, and what it cost."""
+    """One row per method: its name and the lines of the printed table."""
     return [
-        {"method": name, **{column: text(*records) for column, text in COLUMNS.items()}}
+        {"method": name, **{line: text(summary(*records)) for line, text in LINES.items()}}
         for name, records in methods(directory).items()
     ]
 
 
 def write_table(directory: Path) -> list[Row]:
-    """Write `table.md` and `table.csv`; returns the rows."""
+    """Write `table.md` (a column per method) and `table.csv` (numbers); returns the rows.
+
+    Raises:
+      ValueError: no method of the run has been trained and evaluated yet.
+    """
     rows = table(directory)
     if not rows:
-        raise ValueError(f"{directory} has no trained method with an evaluation yet")
+        raise ValueError(f"{directory} has no trained method with an evaluation yet: go on with it")
     names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in rows)]
+    lines = [[name, *(row[name] for row in rows)] for name in names]
+    lines.insert(1, ["---"] * len(lines[0]))
     markdown = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    (directory / "table.md").write_text(markdown + "\n")
+    (directory / "table.md").write_text(f"{markdown}\n\n{NOTE}\n")
+    numbers = [{"method": n, **summary(*r)} for n, r in methods(directory).items()]
     with (directory / "table.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, names)
+        writer = csv.DictWriter(file, list(numbers[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(numbers)
     return rows
 
 

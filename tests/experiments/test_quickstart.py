@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from experiments import quickstart, run_directory
+from paper_figures import comparison
 from rtpo_jax.training import Checkpoints
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def comparable(directory):
 def final_leaves(directory):
     """All arrays of the last checkpoint."""
     checkpoints = Checkpoints(directory / "checkpoints")
-    config = quickstart.Config(**run_directory.load_config(directory))
+    config = run_directory.load_config(directory, quickstart.Config)
     agent = quickstart.ToyAgent(config)
     from rtpo_jax.training import create_state
 
@@ -65,6 +66,47 @@ def test_a_run_writes_what_it_promises(finished):
         "GRPO, recorded contexts",
         "RTPO",
     ]
+
+
+def test_every_method_takes_steps_and_moves_the_parameters(finished):
+    """Otherwise the tests of resuming would compare parameters that nothing ever changed."""
+    lines = [json.loads(x) for x in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    for phase in quickstart.PRESETS["tiny"].methods:
+        train = [x for x in lines if x["phase"] == phase and x["kind"] == "train"]
+        assert sum(x.get("updates", 0) for x in train) > 0, phase
+
+
+def test_the_csv_holds_numbers(finished):
+    import csv
+
+    with (finished[0] / "table.csv").open() as file:
+        for row in csv.DictReader(file):
+            method = row.pop("method")
+            assert method and all(np.isfinite(float(value)) for value in row.values())
+
+
+def test_tables_and_figures_of_an_unfinished_run_can_be_drawn(finished, tmp_path):
+    """Cut after a sampled-only evaluation of the first method."""
+    lines = (finished[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kinds = [(json.loads(x)["phase"], json.loads(x)["kind"]) for x in lines]
+    cut = kinds.index(("GRPO, full history", "evaluation")) + 1
+    (tmp_path / "metrics.jsonl").write_text("".join(lines[:cut]))
+    (row,) = comparison.write_table(tmp_path)
+    assert row["method"] == "GRPO, full history"
+    assert comparison.learning_curves(tmp_path).exists()
+    (tmp_path / "metrics.jsonl").write_text(lines[0])
+    with pytest.raises(ValueError, match="no trained method"):
+        comparison.write_table(tmp_path)
+
+
+def test_held_out_tasks_are_never_trained_on():
+    for seed in (0, 100, 2**31 - 1):
+        agent = quickstart.ToyAgent(quickstart.Config(seed=seed))
+        held_out = {task.seed for task in agent.evaluation_tasks()}
+        trained = {task.seed for task in agent.training_tasks(0, 2000)}
+        demonstrated = {task.seed for task in agent.demonstrated_tasks()}
+        assert not held_out & trained and not held_out & demonstrated
+        assert not trained & demonstrated
 
 
 def test_metrics_hold_what_a_reader_needs(finished):
@@ -141,6 +183,13 @@ def test_another_seed_is_another_run(finished, tmp_path):
         (["--num-hops", "99"], "num_hops"),
         (["--tool-failure", "1.5"], "tool_failure"),
         (["--learning-rate", "-1"], "learning_rate=-1"),
+        (["--learning-rate", "nan"], "learning_rate=nan"),
+        (["--temperature", "inf"], "temperature=inf"),
+        (["--warm-start-steps", "1"], "warm_start_steps=1"),
+        (["--seed", str(2**40)], "seed="),
+        (["--questions", "x.jsonl"], "--model smollm2"),
+        (["--model", "smollm2", "--questions", "/nothing.jsonl"], "questions='/nothing.jsonl'"),
+        (["--model", "smollm2", "--evaluation-tasks", "80"], "evaluation_tasks=80"),
         (["--resume", "nothing"], "no run 'nothing'"),
         (["--resume", "a", "--seed", "3"], "--seed"),
         (["--model", "smollm2", "--num-questions", "0"], "num_questions=0"),
