@@ -6,9 +6,12 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+NAME_WIDTH = 27
+OTHER_WIDTH = 20  # per cent, "left", the time, and what stands between
+
 
 class LiveProgress:
-    """A bar per phase. On a terminal it is redrawn in place; in a log a line appears now and then."""
+    """A line per phase. On a terminal it is redrawn in place; in a log, printed now and then."""
 
     def __init__(self, console: Console | None = None, log_seconds: float = 10.0):
         self.console = console or Console()
@@ -17,11 +20,13 @@ class LiveProgress:
         self._status = ""
         short = {"no_wrap": True}
         self._bars = Progress(
-            TextColumn("[bold]{task.description}", table_column=Column(min_width=26, **short)),
+            TextColumn(
+                "[bold]{task.description}", table_column=Column(min_width=NAME_WIDTH, **short)
+            ),
             TextColumn("{task.percentage:>3.0f}%", table_column=Column(**short)),
             TextColumn("left", table_column=Column(**short)),
             TimeRemainingColumn(compact=True, table_column=Column(**short)),
-            TextColumn("{task.fields[status]}", table_column=Column(overflow="ellipsis", **short)),
+            TextColumn("{task.fields[status]}", table_column=Column(**short)),
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -41,7 +46,9 @@ class LiveProgress:
             self.console.print(f"{name}: started, {completed / total:.0%} done")
 
         def update(done: float, status: str) -> None:
-            self._bars.update(task, completed=done, status=status)
+            room = self.console.width - NAME_WIDTH - OTHER_WIDTH
+            shown = status if len(status) <= room else status[: max(room - 1, 0)] + "…"
+            self._bars.update(task, completed=done, status=shown)
             now = time.monotonic()
             quiet = now - self._logged < self._log_seconds and done < total
             if not self.console.is_terminal and not quiet:

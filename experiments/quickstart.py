@@ -111,9 +111,9 @@ def run(
     return rows
 
 
-def show(rows: list[dict[str, str]], console: Console) -> None:
+def show(rows: list[dict[str, str]], title: str, console: Console) -> None:
     """Print the comparison with a column per method."""
-    table = Table(title="Same start, equal budget of generated tokens", caption=comparison.NOTE)
+    table = Table(title=title, caption=comparison.NOTE)
     table.add_column("")
     for row in rows:
         table.add_column(row["method"], justify="right")
@@ -201,7 +201,9 @@ def main(arguments: list[str] | None = None) -> int:
             command = f"python -m experiments.quickstart --resume {directory}"
             console.print(command, soft_wrap=True, highlight=False)
         return stop.code if isinstance(stop, SystemExit) else 130
-    show(rows, console)
+    real = isinstance(config, RealModelConfig)
+    title = "One iteration each, from the released weights" if real else "Equal generated tokens"
+    show(rows, title, console)
     console.print(f"table, curves and metrics are in {directory}")
     return 0
 

@@ -80,7 +80,7 @@ class ToyRun:
 
         def on_step(step: int, state: TrainState, metrics: dict) -> None:
             self.state = state
-            bar(step, f"step {step}, log-likelihood {metrics['objective']:.3f} a token")
+            bar(step, f"step {step}, {metrics['objective']:.3f} nats a token")
             if step % CHECKPOINT_STEPS == 0:
                 self._record("train", step=step, **metrics)
                 self._save()
@@ -118,9 +118,9 @@ class ToyRun:
             if due > position.evaluations:
                 success = self._evaluate(greedy=due == config.evaluations)
                 position.evaluations = due
-            status = f"step {int(self.state.step)}, {speed:,.0f} tokens/s, success "
-            status += f"{metrics['success']:.2f}"
-            status += f" (held out {success:.2f})" if success is not None else ""
+            status = f"success {metrics['success']:.2f}"
+            status += f", held out {success:.2f}" if success is not None else ""
+            status += f", step {int(self.state.step)}, {speed:,.0f} tokens/s"
             bar(min(position.tokens, config.token_budget), status)
             self._save()
 

@@ -34,6 +34,9 @@ class Outcome(NamedTuple):
 class TurnEnvironment(Protocol[Task, State]):
     """A task in turns. All methods are pure: states are hashable values and are never changed.
 
+    `make_task` and `demonstrate` are asked for by experiments and the warm start; acting and
+    learning need the others only.
+
     num_turns: horizon H; an episode never takes more turns.
     symbols: every character that may occur in a question, a well-formed action or an observation;
         "" when the text is free. End-of-action tokens belong to the tokenizer, not to the text.
