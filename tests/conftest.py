@@ -1,5 +1,7 @@
 """Strictness for every test: rank promotion raises, float64 only where exactness is the point."""
 
+from pathlib import Path
+
 import jax
 import pytest
 
@@ -8,6 +10,8 @@ import tabular  # noqa: F401  (turns on float64 for the process; what follows tu
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# Benchmark files are read where somebody put them beside the checkout; the project ships none.
+_DATA = Path(__file__).parents[2] / "shared" / "data"
 _FLOAT64 = ("tests/tabular", "tests/test_bridge")
 
 
@@ -17,3 +21,12 @@ def _precision(request):
     exact = any(part in str(request.node.path) for part in _FLOAT64)
     with jax.enable_x64(exact):
         yield
+
+
+@pytest.fixture
+def gsm8k_test():
+    """Path of the GSM8K test questions; the test is skipped where they are not there."""
+    path = _DATA / "gsm8k" / "test.jsonl"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    return path

@@ -77,6 +77,8 @@ class RolloutEngine:
         temperature: float | None = None,
     ) -> EpisodeBatch:
         """Run `copies` episodes of every task from the start to the end."""
+        if not tasks or copies < 1:
+            raise ValueError(f"{len(tasks)} tasks, copies={copies}: use at least one of both")
         chance, choices = jax.random.split(key)
         starts = []
         for group, task in enumerate(tasks):

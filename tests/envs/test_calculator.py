@@ -4,7 +4,6 @@ import json
 import re
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +13,6 @@ from rtpo_jax.envs import ToolError, calculate
 from rtpo_jax.envs.calculator import evaluate_expression, format_number
 
 REPEATABLE = settings(deadline=None, derandomize=True)
-
-GSM8K = Path(__file__).parents[2].parent / "shared/data/gsm8k/test.jsonl"
 
 
 @st.composite
@@ -146,10 +143,9 @@ def test_deep_but_legal_expressions(nested):
     assert evaluate_expression(nested) == eval(nested)
 
 
-@pytest.mark.skipif(not GSM8K.exists(), reason="needs the GSM8K test file")
-def test_annotations_of_worked_solutions():
+def test_annotations_of_worked_solutions(gsm8k_test):
     """People wrote `<<16-3-4=9>>` into GSM8K's solutions: all must come out the same to 0.01."""
-    solutions = [json.loads(line)["solution"] for line in GSM8K.open(encoding="utf-8")]
+    solutions = [json.loads(line)["solution"] for line in gsm8k_test.open(encoding="utf-8")]
     agreed = total = 0
     for left, right in re.findall(r"<<([0-9+\-*/(). ]+)=(-?[0-9]*\.?[0-9]+)>>", "".join(solutions)):
         total += 1

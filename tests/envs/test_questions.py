@@ -2,7 +2,6 @@
 
 import json
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from rtpo_jax.envs import (
     one_digit_sums,
 )
 
-GSM8K = Path(__file__).parents[2].parent / "shared/data/gsm8k/test.jsonl"
 ITEMS = (("What is 3+4?", "7"), ("How many eggs?", "18"), ("How much?", "1,234.5"))
 
 
@@ -195,12 +193,11 @@ def test_too_few_questions(tmp_path):
         load_questions(write(tmp_path, GOOD), limit=0)
 
 
-@pytest.mark.skipif(not GSM8K.exists(), reason="needs the GSM8K test file")
-def test_gsm8k():
-    items = load_questions(GSM8K)
+def test_gsm8k(gsm8k_test):
+    items = load_questions(gsm8k_test)
     assert len(items) == 1319
     env = Questions(items)
-    records = [json.loads(line) for line in GSM8K.open(encoding="utf-8")]
+    records = [json.loads(line) for line in gsm8k_test.open(encoding="utf-8")]
     agreed = 0
     for seed, record in enumerate(records):
         gold = Fraction(record["answer"].replace(",", ""))
