@@ -166,3 +166,11 @@ def test_minibatches_are_counted_by_groups_not_by_rows():
     for part in parts:
         _, counts = np.unique(part.rows.sibling_ids, return_counts=True)
         assert (counts == 2).all()
+
+
+def test_a_step_that_is_not_finite_stops_the_run():
+    batch = make_batch()
+    broken = dataclasses.replace(batch, advantages=np.where(batch.rows.action_mask, np.nan, 0))
+    updater = Updater(log_probs_of, SGD, 4)
+    with pytest.raises(FloatingPointError, match="at step 1: go back to the last checkpoint"):
+        updater(GRPO(), create_state(PARAMS, SGD), broken)
