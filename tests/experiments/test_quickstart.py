@@ -122,6 +122,13 @@ def test_metrics_hold_what_a_reader_needs(finished):
     assert max(x["log_ratio_before_update_max"] for x in recorded) < 1e-4
 
 
+def test_programs_are_compiled_in_the_first_iteration_and_hardly_ever_after(finished):
+    lines = [json.loads(x) for x in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    for phase in quickstart.PRESETS["tiny"].methods:
+        counts = [x["compiled_programs"] for x in lines if x["phase"] == phase]
+        assert sum(counts[1:]) <= 4, (phase, counts)  # a count of rows may reach its next bucket
+
+
 def test_methods_stop_within_one_iteration_of_the_budget(finished):
     config = quickstart.PRESETS["tiny"]
     lines = [json.loads(x) for x in (finished[0] / "metrics.jsonl").read_text().splitlines()]
