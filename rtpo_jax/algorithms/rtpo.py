@@ -82,28 +82,25 @@ class RTPO(Method):
         """Siblings of the stage's boundaries: turn-k tokens, state-matched advantages, Eq. 6."""
         del carry
         (turn,) = stage.turns
-        fresh, copies = self.continuation == "fresh", self.group_size - 1
-        siblings = (
-            engine.continue_from(policy, collected.trunks, turn, copies, key)
-            if fresh
-            else collected.others[turn]
-        )
+        if self.continuation == "fresh":
+            siblings = engine.continue_from(
+                policy, collected.trunks, turn, self.group_size - 1, key
+            )
+            returns = core.discounted_returns(siblings.rewards, siblings.discounts)[:, turn]
+        else:
+            siblings = collected.others[turn]
+            returns = self._reweighted_returns(engine, policy, siblings, turn)
         if not siblings.num_boundaries:
             return None  # no trunk reached this turn
-        returns = core.discounted_returns(siblings.rewards, siblings.discounts)
-        returns = (
-            returns[:, turn]
-            if fresh
-            else self._reweighted(engine, policy, siblings, np.asarray(returns), turn)
-        )
         advantages = core.sibling_relative(returns, siblings.sibling_ids, siblings.num_boundaries)
         rows = engine.rows(siblings, "recorded", (turn,))
         weights = core.sequence_mean_weights(rows.action_mask, row_weights=rows.row_weights)
         row_advantages = to_rows(advantages, rows.trajectory_ids)
         return Batch(rows, row_advantages[:, None] * rows.action_mask, weights)
 
-    def _reweighted(self, engine, policy, siblings, returns, turn):
+    def _reweighted_returns(self, engine, policy, siblings, turn):
         """Eq. 109: r_k + gamma * omega * (return from turn k + 1 on), omega under `policy`."""
+        returns = np.asarray(core.discounted_returns(siblings.rewards, siblings.discounts))
         if turn + 1 == engine.num_turns:
             return returns[:, turn]
         rows = engine.rows(siblings, "recorded", range(turn + 1, engine.num_turns))
