@@ -7,11 +7,13 @@ Measures, after warm-up, with `block_until_ready`, medians over repetitions:
 * the peak: float32 products of two 1024 x 1024 matrices;
 * the decode loop (prefill apart) of the sampler, at 256 rows, 16 context and 6 new tokens;
 * the update (forward, backward, AdamW) on 256 rows of 24 tokens with 6 chosen ones each;
-* the same two with the SmolLM2 shape and random weights when `--large` is given (16 rows).
+* the same two with the SmolLM2 shape and random weights when `--large` is given (16 rows of
+  64 context and 16 new tokens).
 
 Useful operations are counted from the shapes: 2 per matrix parameter and token forward (6 with the
 backward pass), attention included, the output head only where logits are computed. Machines differ and
-are shared: read the shares, and compare times only within one run. Expected time: under a minute.
+are shared: read the shares, and compare times only within one run. Expected time: under a minute,
+three with `--large`.
 """
 
 import dataclasses

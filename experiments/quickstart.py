@@ -55,7 +55,12 @@ class Config(ToyConfig):
     """Everything that decides a run's numbers."""
 
     size: Literal["tiny", "cpu"] = "cpu"  # preset of the other options: seconds, or minutes
-    model: Literal["toy", "smollm2"] = "toy"  # smollm2: a real model; it has options of its own
+    model: Literal["toy", "smollm2"] = "toy"  # smollm2: a real model; see --model smollm2 --help
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model != "toy":
+            raise ValueError(f"model={self.model!r}: a real model is a RealModelConfig")
 
 
 PRESETS = {
@@ -169,7 +174,7 @@ def open_run(options: RunOptions, arguments: list[str]) -> tuple[Config | RealMo
     name = options.run or "-".join(filter(None, parts))
     if isinstance(config, RealModelConfig):
         find_smollm2()  # before a folder is made for it
-        run_directory.forget_unfinished(options.results, EXPERIMENT, name)
+        run_directory.forget_unfinished(options.results, EXPERIMENT, name, config.model)
     return config, run_directory.create(options.results, EXPERIMENT, name, config)
 
 
@@ -179,7 +184,7 @@ def _stop_on_terminate(signum, frame) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, run, print; 0 when done, 2 for refused options, 130 when interrupted."""
+    """Parse, run, print; 0 when done, 2 for refused options, 130 or 143 when stopped."""
     arguments = sys.argv[1:] if arguments is None else arguments
     console = Console()
     try:

@@ -65,8 +65,8 @@ class RealModelConfig:
 
     model: Literal["smollm2", "toy"] = "smollm2"  # toy: the options of the small agent instead
     seed: int = 0  # decides sums and sampling
-    questions: Path | None = None  # JSONL file with "question" and "answer"; default: four examples
-    num_questions: int = 8  # how many of its first questions to ask
+    questions: Path | None = None  # JSONL file with "question" and "answer"; default: four of ours
+    num_questions: int = 8  # how many of the first questions to ask
     answer_tokens: int = 160  # longest reply to a question, in tokens
     sum_tokens: int = 40  # longest reply to a sum, in tokens
     num_turns: int = 2  # replies an episode may take: tool calls, then the answer
@@ -78,6 +78,8 @@ class RealModelConfig:
     evaluation_tasks: int = 12  # held-out sums
 
     def __post_init__(self):
+        if self.model != "smollm2":
+            raise ValueError(f"model={self.model!r}: the small agent is a quickstart.Config")
         counts = ("num_questions", "answer_tokens", "sum_tokens", "num_turns")
         for name in (*counts, "tasks_per_iteration", "evaluation_tasks"):
             if getattr(self, name) < 1:
@@ -104,18 +106,13 @@ class RealModelConfig:
     def items(self) -> tuple[tuple[str, str], ...]:
         """Question and answer pairs to ask."""
         if self.questions is None:
-            return EXAMPLE_QUESTIONS
+            return EXAMPLE_QUESTIONS[: self.num_questions]
         try:
-            items = load_questions(self.questions)
+            return load_questions(self.questions, limit=self.num_questions)
         except OSError as error:
             raise ValueError(
                 f"questions={str(self.questions)!r}: {error.strerror}; give a readable JSONL file"
             ) from error
-        if len(items) < self.num_questions:
-            raise ValueError(
-                f"num_questions={self.num_questions}: {self.questions} has {len(items)}; ask fewer"
-            )
-        return items[: self.num_questions]
 
 
 class RealModel:

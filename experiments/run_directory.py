@@ -76,11 +76,13 @@ def stored_config(directory: Path) -> dict[str, Any]:
     return json.loads((directory / "config.json").read_text())["config"]
 
 
-def forget_unfinished(results: Path, experiment: str, run: str) -> None:
-    """Let a run that ended without its table be started again under the same name."""
+def forget_unfinished(results: Path, experiment: str, run: str, model: str) -> None:
+    """Let a run of `model` that ended without its table be started again under the same name."""
     directory = results / experiment / run
-    if not (directory / "table.md").exists():
-        (directory / "config.json").unlink(missing_ok=True)
+    if not (directory / "config.json").exists() or (directory / "table.md").exists():
+        return
+    if stored_config(directory).get("model") == model:
+        (directory / "config.json").unlink()
 
 
 def load_config(directory: Path, kind: type) -> Any:

@@ -17,7 +17,6 @@ from rtpo_jax.rollouts import (
     SymbolTemplate,
 )
 from rtpo_jax.training import Updater, WarmStart, adamw
-from rtpo_jax.training.warm_start import schedule
 
 TASKS_PER_RUN = 10**7  # task seeds of one run; held-out tasks are below, runs above
 ACTION_TOKENS = 6  # longest well-formed action and its end
@@ -127,7 +126,7 @@ class ToyAgent:
     @cached_property
     def imitation(self) -> Updater:
         """Update steps of the supervised phase."""
-        return Updater(self.log_prob_fn, adamw(schedule(self.config.warm_start), b2=0.98))
+        return Updater(self.log_prob_fn, self.config.warm_start.optimizer)
 
     @cached_property
     def reinforcement(self) -> Updater:

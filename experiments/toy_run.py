@@ -1,8 +1,9 @@
 """A resumable toy run: warm start, then every method from the same parameters at equal tokens.
 
 Where a run stands is a `Position`; together with the arrays of the train state it is checkpointed
-after every iteration, and every random choice follows from the seed and the position. A run that is
-interrupted anywhere and resumed therefore ends with the same numbers, bit for bit.
+after every iteration (every 100 steps of the warm start), and every random choice follows from the
+seed and the position. A run that is interrupted anywhere and resumed by the same versions on the
+same machine therefore ends with the same numbers, bit for bit.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import jax
 
 from experiments.progress import LiveProgress
 from experiments.toy_agent import ToyAgent
+from paper_figures.comparison import WARM_START
 from rtpo_jax.training import (
     Checkpoints,
     CompileCounter,
@@ -26,7 +28,6 @@ from rtpo_jax.training import (
     policy_of,
 )
 
-WARM_START = "warm start"
 CHECKPOINT_STEPS = 100  # of the supervised phase
 
 
@@ -81,7 +82,7 @@ class ToyRun:
         def on_step(step: int, state: TrainState, metrics: dict) -> None:
             self.state = state
             bar(step, f"step {step}, {metrics['objective']:.3f} nats a token")
-            if step % CHECKPOINT_STEPS == 0:
+            if step % CHECKPOINT_STEPS == 0 or step == config.warm_start_steps:
                 self._record("train", step=step, **metrics)
                 self._save()
 

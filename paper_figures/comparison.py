@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (the backend has to be chosen first)
@@ -39,7 +40,7 @@ def methods(directory: Path) -> dict[str, tuple[list[dict], list[dict]]]:
     phases = load(directory)
     start = phases.pop(WARM_START)["evaluation"] if WARM_START in phases else []
     return {
-        name: (records["train"], start + records["evaluation"])
+        name: (records["train"], start[-1:] + records["evaluation"])
         for name, records in phases.items()
         if records["train"] and records["evaluation"]
     }
@@ -55,7 +56,8 @@ def _mean(records: list[dict], name: str) -> float:
 
 
 def _largest(records: list[dict], name: str) -> float:
-    return max((record[name] for record in records if name in record), default=float("nan"))
+    values = [record[name] for record in records if name in record]
+    return float(np.max(values)) if values else float("nan")  # NaN stays NaN
 
 
 def half_width(share: float, count: int) -> float:
@@ -65,36 +67,33 @@ def half_width(share: float, count: int) -> float:
     return z * spread**0.5 / (1 + z**2 / count)
 
 
-def _first_last(records: list[dict], name: str) -> tuple[float, float]:
-    """Value of the first and of the last record that has it; NaN when none has."""
-    values = [record[name] for record in records if name in record]
-    return (values[0], values[-1]) if values else (float("nan"), float("nan"))
-
-
 def summary(train: list[dict], evaluations: list[dict]) -> dict[str, float]:
-    """What a method reached and what it cost, as numbers; the columns of `table.csv`."""
-    sampled, greedy = (
-        _first_last(evaluations, f"success_{kind}") for kind in ("sampled", "greedy")
-    )
-    tasks = evaluations[-1]["evaluation_tasks"]
+    """What a method reached and what it cost, as numbers; the columns of `table.csv`.
+
+    The first evaluation is that of the shared start and costs the method nothing. A number that was
+    not measured (greedy success of an unfinished run) is NaN.
+    """
+    start, *own = evaluations
+    last, nan = evaluations[-1], float("nan")
+    sampled, tasks = last["success_sampled"], last["evaluation_tasks"]
     rollout = _total(train, "sampling_seconds") + _total(train, "environment_seconds")
     return {
-        "success_sampled_before": sampled[0],
-        "success_sampled_after": sampled[1],
-        "success_sampled_after_half_width": half_width(sampled[1], tasks),
-        "success_greedy_before": greedy[0],
-        "success_greedy_after": greedy[1],
+        "success_sampled_before": start["success_sampled"],
+        "success_sampled_after": sampled,
+        "success_sampled_after_half_width": half_width(sampled, tasks),
+        "success_greedy_before": start.get("success_greedy", nan),
+        "success_greedy_after": last.get("success_greedy", nan),
         "evaluation_tasks": tasks,
         "generated_tokens": train[-1]["tokens"],
         "optimiser_steps": _total(train, "updates"),
-        "tool_calls_per_episode": evaluations[-1]["tool_calls"],
+        "tool_calls_per_episode": last["tool_calls"],
         "zero_advantage_share": _mean(train, "zero_advantage_share"),
         "log_ratio_before_update_max": _largest(train, "log_ratio_before_update_max"),
         "rollout_seconds": rollout,
         "scoring_seconds": _total(train, "scoring_seconds"),
         "update_seconds": _total(train, "update_seconds"),
-        "evaluation_seconds": _total(evaluations, "evaluation_seconds"),
-        "compiled_programs": _total(train + evaluations, "compiled_programs"),
+        "evaluation_seconds": _total(own, "evaluation_seconds"),
+        "compiled_programs": _total(train + own, "compiled_programs"),
     }
 
 
@@ -120,29 +119,22 @@ LINES: dict[str, Callable[[dict], str]] = {
 NOTE = "* largest |log-ratio| of any token before the first update of its batch"
 
 
-def table(directory: Path) -> list[Row]:
-    """One row per method: its name and the lines of the printed table."""
-    return [
-        {"method": name, **{line: text(summary(*records)) for line, text in LINES.items()}}
-        for name, records in methods(directory).items()
-    ]
-
-
 def write_table(directory: Path) -> list[Row]:
-    """Write `table.md` (a column per method) and `table.csv` (numbers); returns the rows.
+    """Write `table.md` (a column per method) and `table.csv` (numbers); returns the printed rows.
 
     Raises:
       ValueError: no method of the run has been trained and evaluated yet.
     """
-    rows = table(directory)
-    if not rows:
+    numbers = [{"method": n, **summary(*records)} for n, records in methods(directory).items()]
+    if not numbers:
         raise ValueError(f"{directory} has no trained method with an evaluation yet: go on with it")
-    names = list(rows[0])
-    lines = [[name, *(row[name] for row in rows)] for name in names]
+    rows = [
+        {"method": s["method"], **{line: text(s) for line, text in LINES.items()}} for s in numbers
+    ]
+    lines = [[name, *(row[name] for row in rows)] for name in rows[0]]
     lines.insert(1, ["---"] * len(lines[0]))
     markdown = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     (directory / "table.md").write_text(f"{markdown}\n\n{NOTE}\n")
-    numbers = [{"method": n, **summary(*r)} for n, r in methods(directory).items()]
     with (directory / "table.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(numbers[0]))
         writer.writeheader()

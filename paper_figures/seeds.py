@@ -3,7 +3,7 @@
     python -m paper_figures.seeds OUT.csv results/quickstart/cpu-toy-seed*
 
 reads `table.csv` of each run and writes, per method and column, the mean over runs, half the width of
-its 95 % interval (Student's t), and the number of runs.
+its 95 % interval (Student's t), the number of runs and their values in the order given.
 """
 
 import argparse
@@ -57,6 +57,7 @@ def write(target: Path, directories: list[Path]) -> list[dict[str, str | float]]
                     "mean": mean,
                     "half_width": half_width,
                     "runs": len(values),
+                    "values": " ".join(f"{value:.6g}" for value in values),
                 }
             )
     target.parent.mkdir(parents=True, exist_ok=True)

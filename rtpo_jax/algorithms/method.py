@@ -52,9 +52,9 @@ class Trajectories(Protocol):
     rewards: np.ndarray  # [M, H]
     discounts: np.ndarray  # [M, H]
     group_ids: np.ndarray  # [M]
-    num_groups: int
+    num_groups: int  # upper bound on the ids; unused ids are empty groups
     sibling_ids: np.ndarray  # [M]
-    num_boundaries: int
+    num_boundaries: int  # upper bound on the ids; 0 = nothing was forked
     row_weights: np.ndarray | None  # [M] exact measure, None = Monte Carlo
 
 
@@ -125,14 +125,23 @@ class Method:
         return (Stage(),)
 
     def carry(self, engine: Engine, policy: Policy, batch: Batch, carry: Any) -> Any:
-        """What later stages need of the stage just trained; by default nothing."""
+        """What later stages need of the stage just trained; by default nothing.
+
+        The place of SeeUPO's compound ratio: what the rows' turns have moved by so far.
+        """
         del engine, policy, batch
         return carry
 
     def objective(
         self, log_probs: jax.Array, entropies: jax.Array, batch: Batch
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Scalar objective to maximise and sums for metrics; both add over micro-batches."""
+        """Scalar objective to maximise and sums for metrics; both add over micro-batches.
+
+        Args:
+          log_probs: [N, T] of the chosen tokens under the policy being trained.
+          entropies: [N, T] of its distribution at those tokens.
+          batch: advantages and weights [N, T], behaviour log-probabilities.
+        """
         rows, weights = batch.rows, batch.weights
         log_ratios = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
         ratios = core.ratios(log_ratios, limit=self.log_ratio_limit)
@@ -144,7 +153,7 @@ class Method:
         kl = core.kl_estimate(jnp.zeros_like(log_ratios), log_ratios, "k3")
         clipped = core.is_clipped(ratios, batch.advantages, *clip).astype(weights.dtype)
         sums = {
-            "kl_to_behavior": core.weighted_sum(kl, weights),
+            "kl_from_behavior": core.weighted_sum(kl, weights),
             "clip_fraction": core.weighted_sum(clipped, weights),
             "entropy": core.weighted_sum(entropies, weights),
         }

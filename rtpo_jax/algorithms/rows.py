@@ -57,6 +57,12 @@ class Rows:
         """Number of rows N, padding rows included."""
         return self.tokens.shape[0]
 
+    @property
+    def comparison_ids(self) -> np.ndarray:
+        """[N] rows that are compared with each other: siblings, otherwise rows of a task; -1 = none."""
+        siblings = np.asarray(self.sibling_ids)
+        return np.where(siblings >= 0, siblings, np.asarray(self.group_ids))
+
 
 @partial(
     jax.tree_util.register_dataclass, data_fields=["rows", "advantages", "weights"], meta_fields=[]
@@ -74,11 +80,16 @@ class Batch:
     weights: Array  # [N, T] non-negative, 0 outside action tokens
 
     @property
+    def signal_rows(self) -> np.ndarray:
+        """[N] bool, rows with a token that has both weight and a non-zero advantage."""
+        return np.any((np.asarray(self.advantages) != 0) & (np.asarray(self.weights) > 0), axis=1)
+
+    @property
     def has_signal(self) -> bool:
-        """Whether any token has both weight and a non-zero advantage."""
-        return bool(np.any((np.asarray(self.advantages) != 0) & (np.asarray(self.weights) > 0)))
+        """Whether any row has signal."""
+        return bool(self.signal_rows.any())
 
 
 def take_rows(tree: Any, index: np.ndarray) -> Any:
-    """Select rows (leading axis) of a `Rows` or `Batch` with numpy, so that nothing compiles."""
+    """Rows `index` (leading axis) of a `Rows` or `Batch`, taken with numpy: nothing compiles."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[index], tree)

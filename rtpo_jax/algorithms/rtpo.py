@@ -18,7 +18,8 @@ weight on its tokens; with shared parameters it still moves (the paper's appendi
 
 `continuation="stale"` is the paper's off-policy ablation (Eqs. 105, 109, 110): siblings of all
 boundaries are sampled once with theta_0, and the downstream part of a return is reweighted by
-omega = clamp(prod_{h>k} pi_{theta_>k} / pi_{theta_0}, *stale_weight_range).
+omega = clamp(prod_{h>k} pi_{theta_>k} / pi_{theta_0}, *stale_weight_range). The ratio of turn k is then
+against theta_0 too, and not 1 before the first update.
 
 Choices that the paper leaves open, as fields: clip range 0.2, one epoch and one minibatch per stage,
 `stale_weight_range` (the paper gives no bounds), `num_trunks` per task (the paper: 4 math, 2 search).

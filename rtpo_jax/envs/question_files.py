@@ -27,7 +27,7 @@ def load_questions(path: str | Path, limit: int | None = None) -> tuple[tuple[st
     if not items:
         raise ValueError(f"{path} has no questions; write one JSON object a line")
     if limit is not None and len(items) < limit:
-        raise ValueError(f"limit is {limit} but {path} has {len(items)} questions; lower limit")
+        raise ValueError(f"{limit} questions are asked for but {path} has {len(items)}; ask fewer")
     return tuple(items)
 
 

@@ -9,9 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rtpo_jax.rollouts.templates import Template
-
-TokenIds = tuple[int, ...]
+from rtpo_jax.rollouts.templates import Template, TokenIds
 
 
 class PastTurn(Protocol):

@@ -37,6 +37,8 @@ def demonstrate(
     finished = []
     for episode in engine.with_own_chance(starts, chance):
         while not episode.ended:
+            if len(episode.turns) == engine.num_turns:
+                raise engine.still_running()
             text = engine.environment.demonstrate(
                 episode.state,
                 int(rng.integers(2**62)),

@@ -76,7 +76,19 @@ class RolloutEngine:
         key: jax.Array,
         temperature: float | None = None,
     ) -> EpisodeBatch:
-        """Run `copies` episodes of every task from the start to the end."""
+        """Run `copies` episodes of every task from the start to the end.
+
+        Args:
+          policy: parameters, and the version that is written into the rows.
+          tasks: what the environment's reset() takes; equal tasks are different groups.
+          copies: episodes per task; they differ in the environment's chance and in sampling.
+          key: decides all of it.
+          temperature: of sampling; None = the engine's, 0 = greedy.
+
+        Raises:
+          ValueError: nothing to run, a context that fits no bucket, a reward that is not finite.
+          RuntimeError: the environment goes on after its last turn.
+        """
         if not tasks or copies < 1:
             raise ValueError(f"{len(tasks)} tasks, copies={copies}: use at least one of both")
         chance, choices = jax.random.split(key)
@@ -95,7 +107,7 @@ class RolloutEngine:
         drawn anew for each. They act afresh at `turn` and continue with `policy` to the end.
         """
         # `split(key)` and `fold_in(key, 0)`, `fold_in(key, 1)` are the same keys: callers hand every
-        # call a key of its own, and a key is either split or folded, never both.
+        # call (here: every turn) a key of its own, and a key is either split or folded, never both.
         chance, choices = jax.random.split(jax.random.fold_in(key, turn))
         anchors = [trunk.at_boundary(turn) for trunk in trunks.episodes if trunk.realised(turn)]
         starts = [
@@ -155,11 +167,15 @@ class RolloutEngine:
             self.usage.sampling_seconds += answered - asked
             self.usage.environment_seconds += time.perf_counter() - answered + asked - started
         if any(not episode.ended for episode in episodes):
-            raise RuntimeError(
-                f"an episode of {type(self.environment).__name__} is still running after "
-                f"num_turns={self.num_turns} turns: its step() must report ended"
-            )
+            raise self.still_running()
         return EpisodeBatch(tuple(episodes), self.num_turns, self.discount)
+
+    def still_running(self) -> RuntimeError:
+        """The error of an environment that goes on after its last turn."""
+        return RuntimeError(
+            f"an episode of {type(self.environment).__name__} is still running after "
+            f"num_turns={self.num_turns} turns: its step() must report ended"
+        )
 
     def context_of(self, episode: Episode) -> tuple[int, ...]:
         """What the policy is given at the episode's next turn."""

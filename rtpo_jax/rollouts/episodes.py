@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from rtpo_jax.rollouts.buckets import power_of_two
-
-TokenIds = tuple[int, ...]
+from rtpo_jax.rollouts.templates import TokenIds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Episode:
         """Whether the episode acted at `turn`."""
         return 0 <= turn < len(self.turns)
 
-    def generated_tokens(self, first_turn: int = 0) -> int:
-        """Tokens that the policy sampled from `first_turn` on."""
-        return sum(len(turn.action) for turn in self.turns[first_turn:])
+    def generated_tokens(self) -> int:
+        """Tokens that the policy sampled."""
+        return sum(len(turn.action) for turn in self.turns)
 
 
 @dataclasses.dataclass(frozen=True)

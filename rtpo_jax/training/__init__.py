@@ -4,7 +4,7 @@ from rtpo_jax.training.checkpoints import Checkpoints
 from rtpo_jax.training.loop import evaluate, iterate, policy_of
 from rtpo_jax.training.metrics import CompileCounter, MetricsFile
 from rtpo_jax.training.update import TrainState, Updater, adamw, create_state, minibatches
-from rtpo_jax.training.warm_start import WarmStart, demonstration_rows, imitate, start_state
+from rtpo_jax.training.warm_start import WarmStart, demonstration_rows, imitate
 
 __all__ = [
     "Checkpoints",
@@ -21,5 +21,4 @@ __all__ = [
     "iterate",
     "minibatches",
     "policy_of",
-    "start_state",
 ]

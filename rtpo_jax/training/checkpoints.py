@@ -36,7 +36,11 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, number: int, arrays: Any, position: dict) -> None:
-        """Write checkpoint `number` and wait until it is on disk."""
+        """Write checkpoint `number` and wait until it is on disk.
+
+        Raises:
+          ValueError: `number` is not past the newest checkpoint.
+        """
         saved = self._manager.save(
             number,
             args=ocp.args.Composite(
@@ -60,7 +64,11 @@ class Checkpoints:
         args = ocp.args.Composite(arrays=ocp.args.StandardRestore(_unwrap_keys(like)))
         restored = self._manager.restore(number, args=args).arrays
         return jax.tree.map(
-            lambda leaf, data: jax.random.wrap_key_data(data) if _is_key(leaf) else data,
+            lambda leaf, data: (
+                jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+                if _is_key(leaf)
+                else data
+            ),
             like,
             restored,
         )

@@ -55,8 +55,7 @@ def log_ratio_metrics(
 def signal_metrics(averages: Averages, batch: Batch) -> None:
     """Share of groups without any advantage, and how many rows and tokens are trained."""
     rows = batch.rows
-    groups = np.where(rows.sibling_ids >= 0, rows.sibling_ids, rows.group_ids)
-    moved = np.any(batch.advantages != 0, axis=1)
+    groups, moved = rows.comparison_ids, batch.signal_rows
     distinct = np.unique(groups[groups >= 0])
     silent = distinct.size - np.unique(groups[moved]).size
     averages.add_mean("zero_advantage_share", silent / max(distinct.size, 1), distinct.size)
@@ -77,7 +76,7 @@ def episode_metrics(averages: Averages, engine: RolloutEngine, batch: EpisodeBat
 
 
 class CompileCounter:
-    """Counts the programs that XLA compiles in this process from its creation on."""
+    """Counts programs built in this process from its creation on, compiled or loaded from a cache."""
 
     def __init__(self):
         self.count = 0

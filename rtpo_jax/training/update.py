@@ -39,16 +39,14 @@ class TrainState:
 
 
 def adamw(
-    learning_rate: float | optax.Schedule,
-    *,
-    weight_decay: float = 0.0,
-    max_gradient_norm: float = 1.0,
-    b2: float = 0.95,
+    learning_rate: float | optax.Schedule, *, b2: float = 0.95
 ) -> optax.GradientTransformation:
-    """AdamW behind clipping of the global gradient norm."""
+    """AdamW without weight decay, behind clipping of the global gradient norm to 1.
+
+    `b2` is the decay of the second moment: short, since a run has few hundred steps.
+    """
     return optax.chain(
-        optax.clip_by_global_norm(max_gradient_norm),
-        optax.adamw(learning_rate, b2=b2, weight_decay=weight_decay),
+        optax.clip_by_global_norm(1.0), optax.adamw(learning_rate, b2=b2, weight_decay=0.0)
     )
 
 
@@ -99,15 +97,14 @@ class Updater:
 
         Rows whose tokens all have weight 0 or advantage 0 are left out of the computation: they
         add nothing to the gradient of a weighted surrogate, and the weights of the others were
-        built before. Metrics are therefore over rows with signal, except `gradient_norm`.
+        built before. Metrics are therefore weighted means over rows with signal;
+        `objective` and `gradient_norm` are those of the step.
 
         Raises:
           ValueError: no row has signal; the caller decides what a step without gradient means.
           FloatingPointError: the objective or its gradient is not finite.
         """
-        kept = np.flatnonzero(
-            np.any((np.asarray(batch.advantages) != 0) & (np.asarray(batch.weights) > 0), axis=1)
-        )
+        kept = np.flatnonzero(batch.signal_rows)
         if not kept.size:
             raise ValueError("batch has no row with weight and advantage: skip the update")
         count = -(-kept.size // self.micro_batch)
@@ -149,8 +146,7 @@ def minibatches(batch: Batch, count: int, rng: np.random.Generator) -> list[Batc
     """
     if count == 1:
         return [batch]
-    siblings = np.asarray(batch.rows.sibling_ids)
-    groups = np.where(siblings >= 0, siblings, np.asarray(batch.rows.group_ids))
+    groups = batch.rows.comparison_ids
     total = np.sum(batch.weights)
     parts = []
     for ids in np.array_split(rng.permutation(np.unique(groups[groups >= 0])), count):

@@ -10,7 +10,9 @@ import optax
 from rtpo_jax import core
 from rtpo_jax.algorithms import Batch, Rows, take_rows
 from rtpo_jax.rollouts import RolloutEngine, demonstrate
-from rtpo_jax.training.update import TrainState, Updater, adamw, create_state
+from rtpo_jax.training.update import TrainState, Updater, adamw
+
+FULL_HISTORY_ROWS = 4  # a batch has this many times fewer full-history rows: each is an episode
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,27 +21,32 @@ class WarmStart:
 
     steps: int = 400  # optimiser steps
     batch_size: int = 128  # rows (turns) a step
-    learning_rate: float = 3e-3  # peak; linear warm-up over 5 %, cosine decay to 5 %
+    learning_rate: float = 3e-3  # peak of the schedule
     error_rate: float = 0.1  # chance of a random wrong action, per turn
     systematic_rate: float = 0.7  # chance of the demonstrator's habitual error where it applies
     full_history_share: float = 0.25  # share of steps that train on flattened full histories
+
+    def __post_init__(self):
+        for name, least in {"steps": 2, "batch_size": FULL_HISTORY_ROWS}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: use {least} or more")
+        if not 0 <= self.full_history_share <= 1:
+            raise ValueError(f"full_history_share={self.full_history_share}: use a share in 0..1")
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """AdamW under linear warm-up over 5 % of the steps and cosine decay to 5 % of the peak."""
+        peak = self.learning_rate
+        warm_up = max(self.steps // 20, 1)
+        return adamw(
+            optax.warmup_cosine_decay_schedule(0.0, peak, warm_up, self.steps, 0.05 * peak), b2=0.98
+        )
 
     def objective(self, log_probs: jax.Array, entropies: jax.Array, batch: Batch):
         """Weighted mean log-likelihood of the demonstrated tokens."""
         return core.weighted_sum(log_probs, batch.weights), {
             "entropy": core.weighted_sum(entropies, batch.weights)
         }
-
-
-def schedule(settings: WarmStart) -> optax.Schedule:
-    """Learning rate by step."""
-    return optax.warmup_cosine_decay_schedule(
-        0.0,
-        settings.learning_rate,
-        max(settings.steps // 20, 1),
-        settings.steps,
-        0.05 * settings.learning_rate,
-    )
 
 
 def demonstration_rows(
@@ -69,7 +76,7 @@ def imitation_batch(settings: WarmStart, rows: dict[str, Rows], key: jax.Array, 
     rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, step))))
     full = rng.random() < settings.full_history_share
     pool = rows["full_history" if full else "recorded"]
-    size = settings.batch_size // 4 if full else settings.batch_size
+    size = settings.batch_size // FULL_HISTORY_ROWS if full else settings.batch_size
     chosen = take_rows(pool, rng.integers(pool.num_rows, size=size))
     mask = chosen.action_mask
     return Batch(
@@ -77,12 +84,6 @@ def imitation_batch(settings: WarmStart, rows: dict[str, Rows], key: jax.Array, 
         advantages=mask.astype(np.float32),
         weights=mask.astype(np.float32) / max(mask.sum(), 1),
     )
-
-
-def start_state(settings: WarmStart, params) -> tuple[TrainState, optax.GradientTransformation]:
-    """Train state and optimiser of the supervised phase."""
-    optimizer = adamw(schedule(settings), b2=0.98)
-    return create_state(params, optimizer), optimizer
 
 
 def imitate(

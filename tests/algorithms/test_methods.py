@@ -159,7 +159,7 @@ def test_objective_is_the_clipped_surrogate():
     np.testing.assert_allclose(value, (1.2 - 1.5 + 0.5 - 0.8) / 4, rtol=1e-6)
     np.testing.assert_allclose(sums["clip_fraction"], 0.5)
     kl = np.mean(ratios - 1 - np.log(ratios))  # k3 of KL(behaviour || policy)
-    np.testing.assert_allclose(sums["kl_to_behavior"], kl, rtol=1e-5)
+    np.testing.assert_allclose(sums["kl_from_behavior"], kl, rtol=1e-5)
 
 
 def test_log_ratio_limit_is_the_stated_clamp():

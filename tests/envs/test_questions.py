@@ -187,7 +187,7 @@ def test_bad_lines_are_named(tmp_path, line, message):
 def test_too_few_questions(tmp_path):
     with pytest.raises(ValueError, match="has no questions"):
         load_questions(write(tmp_path, ""))
-    with pytest.raises(ValueError, match="limit is 3 but .* has 2 questions"):
+    with pytest.raises(ValueError, match="3 questions are asked for but .* has 2; ask fewer"):
         load_questions(write(tmp_path, GOOD, GOOD), limit=3)
     with pytest.raises(ValueError, match="limit is 0"):
         load_questions(write(tmp_path, GOOD), limit=0)
