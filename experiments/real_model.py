@@ -40,7 +40,7 @@ from rtpo_jax.training import (
     Updater,
     adamw,
     create_state,
-    evaluate,
+    evaluation_record,
     iterate,
     policy_of,
 )
@@ -167,9 +167,8 @@ def print_episodes(console: Console, template: ChatMLTemplate, batch: EpisodeBat
         console.print(f"  [green]reward[/green] {reward:g}  (gold {episode.task.answer})")
 
 
-def ask(real: RealModel, console: Console) -> dict[str, float]:
+def ask(real: RealModel, items, console: Console) -> dict[str, float]:
     """Greedy answers to the questions, printed; returns what was spent and how many were right."""
-    items = real.config.items
     engine = real.engine(items, real.config.answer_tokens)
     tasks = [engine.environment.make_task(i) for i in range(len(items))]
     batch = engine.rollout(Policy(real.params), tasks, 1, jax.random.key(0), temperature=0.0)
@@ -205,20 +204,9 @@ class Sums:
 
     def evaluate(self, phase: str, policy: Policy, tokens: int) -> None:
         """Record success on the held-out sums, sampled and greedy."""
-        started, key = time.perf_counter(), jax.random.fold_in(self.key, 1)
-        temperature = self.real.config.temperature
-        sampled = evaluate(self.engine, policy, self.held_out, key, temperature)
-        greedy = evaluate(self.engine, policy, self.held_out, key, 0.0)
-        self.metrics.write(
-            phase=phase,
-            kind="evaluation",
-            tokens=tokens,
-            evaluation_tasks=len(self.held_out),
-            success_sampled=sampled.pop("success"),
-            success_greedy=greedy["success"],
-            evaluation_seconds=time.perf_counter() - started,
-            **sampled,
-        )
+        key = jax.random.fold_in(self.key, 1)
+        record = evaluation_record(self.engine, policy, self.held_out, key, greedy=True)
+        self.metrics.write(phase=phase, kind="evaluation", tokens=tokens, **record)
 
     def iteration(self, name: str, method: Method, console: Console) -> None:
         """Train from the released weights for one iteration, record and print it."""
@@ -256,10 +244,9 @@ def run(config: RealModelConfig, directory: Path, console: Console) -> list[dict
         f"{time.perf_counter() - started:.0f} s"
     )
     metrics = MetricsFile(directory / "metrics.jsonl")
-    with console.status(
-        f"asking {len(config.items)} questions, up to {config.answer_tokens} tokens"
-    ):
-        answers = ask(real, console)
+    items = config.items
+    with console.status(f"asking {len(items)} questions, up to {config.answer_tokens} tokens"):
+        answers = ask(real, items, console)
     metrics.write(phase="questions", kind="evaluation", **answers)
     console.print(f"{answers['right']} of {answers['asked']} right")
     sums = Sums(real, metrics)

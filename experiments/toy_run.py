@@ -7,7 +7,6 @@ same machine therefore ends with the same numbers, bit for bit.
 """
 
 import dataclasses
-import time
 from pathlib import Path
 
 import jax
@@ -22,7 +21,7 @@ from rtpo_jax.training import (
     TrainState,
     create_state,
     demonstration_rows,
-    evaluate,
+    evaluation_record,
     imitate,
     iterate,
     policy_of,
@@ -137,16 +136,10 @@ class ToyRun:
 
     def _evaluate(self, greedy: bool) -> float:
         """Success on the held-out tasks, sampled and, where asked for, greedy; recorded."""
-        started = time.perf_counter()
         agent, policy = self.agent, policy_of(self.state)
         tasks, key = agent.evaluation_tasks(), agent.key("evaluation")
-        sampled = evaluate(agent.engine, policy, tasks, key, agent.config.temperature)
-        record = {f"{n}_sampled" if n == "success" else n: v for n, v in sampled.items()}
-        if greedy:
-            record["success_greedy"] = evaluate(agent.engine, policy, tasks, key, 0.0)["success"]
-        record["evaluation_seconds"] = time.perf_counter() - started
-        tokens = self.position.tokens
-        self._record("evaluation", tokens=tokens, evaluation_tasks=len(tasks), **record)
+        record = evaluation_record(agent.engine, policy, tasks, key, greedy=greedy)
+        self._record("evaluation", tokens=self.position.tokens, **record)
         return record["success_sampled"]
 
     def _record(self, kind: str, **values) -> None:

@@ -30,7 +30,7 @@ from rtpo_jax.algorithms.method import (
     Method,
     require_count,
     require_one_of,
-    to_rows,
+    to_action_tokens,
 )
 from rtpo_jax.algorithms.rows import Batch
 
@@ -67,5 +67,4 @@ class GRPO(Method):
         weights = core.trajectory_mean_weights(
             rows.action_mask, rows.trajectory_ids, len(returns), row_weights=rows.row_weights
         )
-        row_advantages = to_rows(advantages, rows.trajectory_ids)
-        return Batch(rows, row_advantages[:, None] * rows.action_mask, weights)
+        return Batch(rows, to_action_tokens(advantages, rows), weights)

@@ -176,7 +176,7 @@ def require_one_of(field: str, value: Any, choices: tuple) -> None:
     require(value in choices, field, value, f"use one of {', '.join(map(repr, choices))}")
 
 
-def to_rows(trajectory_values: Any, trajectory_ids: np.ndarray) -> np.ndarray:
-    """Hand each row the value [M] of its trajectory; padding rows (id -1) get 0."""
+def to_action_tokens(trajectory_values: Any, rows: Rows) -> np.ndarray:
+    """Hand every chosen token the value [M] of its trajectory: [N, T], 0 elsewhere."""
     values = np.asarray(trajectory_values)
-    return np.where(trajectory_ids >= 0, values[trajectory_ids], 0).astype(values.dtype)
+    return np.where(rows.action_mask, values[rows.trajectory_ids][:, None], 0)

@@ -40,7 +40,7 @@ from rtpo_jax.algorithms.method import (
     require,
     require_count,
     require_one_of,
-    to_rows,
+    to_action_tokens,
 )
 from rtpo_jax.algorithms.rows import Batch
 
@@ -96,8 +96,7 @@ class RTPO(Method):
         advantages = core.sibling_relative(returns, siblings.sibling_ids, siblings.num_boundaries)
         rows = engine.rows(siblings, "recorded", (turn,))
         weights = core.sequence_mean_weights(rows.action_mask, row_weights=rows.row_weights)
-        row_advantages = to_rows(advantages, rows.trajectory_ids)
-        return Batch(rows, row_advantages[:, None] * rows.action_mask, weights)
+        return Batch(rows, to_action_tokens(advantages, rows), weights)
 
     def _reweighted_returns(self, engine, policy, siblings, turn):
         """Eq. 109: r_k + gamma * omega * (return from turn k + 1 on), omega under `policy`."""

@@ -6,7 +6,7 @@ number alone, `>68.`. `A75` answers and ends the episode, whether or not anythin
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rtpo_jax.envs.chance import Chance, pick_other, uniform
 from rtpo_jax.envs.checks import check_choice, check_integer, check_probability, check_seed
@@ -17,6 +17,7 @@ from rtpo_jax.envs.episode import (
     check_action,
     check_running,
     fork_state,
+    step_to,
 )
 from rtpo_jax.envs.expressions import (
     MODULUS,
@@ -125,25 +126,26 @@ class Arithmetic:
             episode = state.episode.next_turn(
                 self.chance, self.num_turns, finished=True, success=success
             )
-            return _to_step(state, episode, state.expression, state.doomed, "")
+            return step_to(replace(state, episode=episode), "")
         episode = state.episode.next_turn(self.chance, self.num_turns, malformed=1)
         doomed = state.doomed or self.errors == "fatal"
-        return _to_step(state, episode, state.expression, doomed, MALFORMED_REPLY)
+        return step_to(replace(state, episode=episode, doomed=doomed), MALFORMED_REPLY)
 
     def _call(self, state: ArithmeticState, operation: str) -> Step:
         expression, turn = state.expression, state.episode.turn
         reducible = find_operation(expression, operation) >= 0
         doomed = state.doomed or (self.errors == "fatal" and not reducible)
         episode = state.episode.next_turn(self.chance, self.num_turns, tool_calls=1)
+        state = replace(state, episode=episode, doomed=doomed)
         if self.chance.tool_fails(episode.stream, turn):
-            return _to_step(state, episode, expression, doomed, FAILED_REPLY)
+            return step_to(state, FAILED_REPLY)
         value = compute(operation)
         if self.chance.reply_is_wrong(episode.stream, turn):
             value = pick_other(_VALUES, value, episode.stream, turn, "untruth")
         if not reducible:
-            return _to_step(state, episode, expression, doomed, f">{value}.")
+            return step_to(state, f">{value}.")
         expression = substitute(expression, operation, value)
-        return _to_step(state, episode, expression, doomed, f">{expression}.")
+        return step_to(replace(state, expression=expression), f">{expression}.")
 
     def fork(self, state: ArithmeticState, seed: int) -> ArithmeticState:
         """Return the same state with everything undecided to be drawn from stream `seed`."""
@@ -151,8 +153,7 @@ class Arithmetic:
 
     def outcome(self, state: ArithmeticState) -> Outcome:
         """Return success and counts of a running or ended state."""
-        episode = state.episode
-        return Outcome(episode.success, episode.tool_calls, episode.malformed)
+        return state.episode.outcome
 
     def demonstrate(
         self, state: ArithmeticState, seed: int, *, error_rate: float, systematic_rate: float
@@ -186,13 +187,3 @@ def _spoil(expression: str, operation: str, seed: int, turn: int) -> str:
         operation = f"{left}{operator}{other}"
         attempt += 1
     return operation
-
-
-def _to_step(
-    state: ArithmeticState, episode: Episode, expression: str, doomed: bool, observation: str
-) -> Step:
-    new_state = ArithmeticState(
-        task=state.task, episode=episode, expression=expression, doomed=doomed
-    )
-    shown = "" if episode.ended else observation
-    return Step(new_state, shown, episode.reward, episode.ended)

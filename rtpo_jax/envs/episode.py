@@ -5,6 +5,7 @@ from typing import Any
 
 from rtpo_jax.envs.chance import Chance
 from rtpo_jax.envs.checks import check_seed
+from rtpo_jax.envs.protocol import Outcome, Step
 
 MALFORMED_REPLY = ">!."
 FAILED_REPLY = ">~."
@@ -31,6 +32,11 @@ class Episode:
         """Reward of the turn just taken: 0 before the end, then 1 for success plus the luck."""
         return float(self.success) + self.luck if self.ended else 0.0
 
+    @property
+    def outcome(self) -> Outcome:
+        """Success and counts, as `TurnEnvironment.outcome` reports them."""
+        return Outcome(self.success, self.tool_calls, self.malformed)
+
     def next_turn(
         self,
         chance: Chance,
@@ -55,6 +61,12 @@ class Episode:
             tool_calls=self.tool_calls + tool_calls,
             malformed=self.malformed + malformed,
         )
+
+
+def step_to(state: Any, observation: str) -> Step:
+    """The `Step` that leads to `state`; an ended episode shows nothing more."""
+    episode = state.episode
+    return Step(state, "" if episode.ended else observation, episode.reward, episode.ended)
 
 
 def fork_state(state: Any, seed: int) -> Any:

@@ -5,12 +5,12 @@ each right action has probability p, the value of the untouched lock with k symb
 p ** (code_length - k).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase, digits
 
 from rtpo_jax.envs.chance import Chance, pick, pick_other, uniform
 from rtpo_jax.envs.checks import check_choice, check_integer, check_probability, check_seed
-from rtpo_jax.envs.episode import Episode, check_action, check_running, fork_state
+from rtpo_jax.envs.episode import Episode, check_action, check_running, fork_state, step_to
 from rtpo_jax.envs.protocol import Outcome, Step
 
 _COUNTS = digits + ascii_uppercase
@@ -127,12 +127,12 @@ class Lock:
             self.chance, self.num_turns, finished=opened, success=opened, malformed=int(malformed)
         )
         if not self.show_progress:
-            observation = f">{_COUNTS[turn + 1]}." if not episode.ended else ""
+            count, sign = turn + 1, ""
         else:
             sign = "+" if right != self.chance.reply_is_wrong(episode.stream, turn) else "-"
-            observation = f">{_COUNTS[position]}{sign}." if not episode.ended else ""
-        new_state = LockState(task=state.task, episode=episode, position=position)
-        return Step(new_state, observation, episode.reward, episode.ended)
+            count = position
+        observation = "" if episode.ended else f">{_COUNTS[count]}{sign}."
+        return step_to(replace(state, episode=episode, position=position), observation)
 
     def fork(self, state: LockState, seed: int) -> LockState:
         """Return the same state with everything undecided to be drawn from stream `seed`."""
@@ -140,7 +140,7 @@ class Lock:
 
     def outcome(self, state: LockState) -> Outcome:
         """Return success and counts of a running or ended state; there are no tool calls."""
-        return Outcome(state.episode.success, 0, state.episode.malformed)
+        return state.episode.outcome
 
     def demonstrate(
         self, state: LockState, seed: int, *, error_rate: float, systematic_rate: float

@@ -6,7 +6,7 @@ and is replied to by an entity, `>e6.`; `Ae2` answers and ends the episode.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rtpo_jax.envs.chance import Chance, pick, pick_other, uniform
 from rtpo_jax.envs.checks import check_choice, check_integer, check_probability, check_seed
@@ -17,6 +17,7 @@ from rtpo_jax.envs.episode import (
     check_action,
     check_running,
     fork_state,
+    step_to,
 )
 from rtpo_jax.envs.protocol import Outcome, Step
 
@@ -134,10 +135,10 @@ class Lookup:
             episode = state.episode.next_turn(
                 self.chance, self.num_turns, finished=True, success=success
             )
-            return _to_step(state, episode, doomed=state.doomed)
+            return step_to(replace(state, episode=episode), "")
         episode = state.episode.next_turn(self.chance, self.num_turns, malformed=1)
         doomed = state.doomed or self.errors == "fatal"
-        return _to_step(state, episode, doomed=doomed, observation=MALFORMED_REPLY)
+        return step_to(replace(state, episode=episode, doomed=doomed), MALFORMED_REPLY)
 
     def _query(self, state: LookupState, entity: str, relation: str) -> Step:
         task, path, turn = state.task, state.path, state.episode.turn
@@ -146,14 +147,15 @@ class Lookup:
         is_next = on_path and hop == len(path) - 1
         doomed = state.doomed or (self.errors == "fatal" and not is_next)
         episode = state.episode.next_turn(self.chance, self.num_turns, tool_calls=1)
+        state = replace(state, episode=episode, doomed=doomed)
         if self.chance.tool_fails(episode.stream, turn):
-            return _to_step(state, episode, doomed=doomed, observation=FAILED_REPLY)
+            return step_to(state, FAILED_REPLY)
         reply = related_entity(task.seed, entity, relation)
         if self.chance.reply_is_wrong(episode.stream, turn):
             reply = pick_other(ENTITIES, reply, episode.stream, turn, "untruth")
         if on_path and path[hop + 1 : hop + 2] != (reply,):
             path = (*path[: hop + 1], reply)
-        return _to_step(state, episode, path, reply, doomed, f">{reply}.")
+        return step_to(replace(state, path=path, shown=reply), f">{reply}.")
 
     def fork(self, state: LookupState, seed: int) -> LookupState:
         """Return the same state with everything undecided to be drawn from stream `seed`."""
@@ -161,8 +163,7 @@ class Lookup:
 
     def outcome(self, state: LookupState) -> Outcome:
         """Return success and counts of a running or ended state."""
-        episode = state.episode
-        return Outcome(episode.success, episode.tool_calls, episode.malformed)
+        return state.episode.outcome
 
     def demonstrate(
         self, state: LookupState, seed: int, *, error_rate: float, systematic_rate: float
@@ -194,22 +195,3 @@ class Lookup:
         elif mistaken:
             relation = pick_other(RELATIONS, relation, "demo", seed, turn)
         return f"Q{entity}{relation}"
-
-
-def _to_step(
-    state: LookupState,
-    episode: Episode,
-    path: tuple[str, ...] | None = None,
-    entity: str | None = None,
-    doomed: bool = False,
-    observation: str = "",
-) -> Step:
-    new_state = LookupState(
-        task=state.task,
-        episode=episode,
-        path=path or state.path,
-        shown=entity or state.shown,
-        doomed=doomed,
-    )
-    shown = "" if episode.ended else observation
-    return Step(new_state, shown, episode.reward, episode.ended)

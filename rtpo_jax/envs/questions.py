@@ -1,14 +1,14 @@
 """Free-text questions with a number as answer and a calculator, for real language models."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from rtpo_jax.envs.answers import parse_number, same_number
 from rtpo_jax.envs.calculator import ToolError, evaluate_expression, format_number
 from rtpo_jax.envs.chance import Chance, uniform
 from rtpo_jax.envs.checks import check_integer, check_probability, check_seed
-from rtpo_jax.envs.episode import Episode, check_action, check_running, fork_state
+from rtpo_jax.envs.episode import Episode, check_action, check_running, fork_state, step_to
 from rtpo_jax.envs.protocol import Outcome, Step
 from rtpo_jax.envs.tool_calls import MalformedCall, ToolCall, parse_tool_calls
 
@@ -101,9 +101,7 @@ class Questions:
             malformed=malformed,
         )
         replies = [self._reply(state.episode, place, call) for place, call in enumerate(calls)]
-        observation = "" if episode.ended else "\n".join(replies)
-        new_state = QuestionState(task=state.task, episode=episode)
-        return Step(new_state, observation, episode.reward, episode.ended)
+        return step_to(replace(state, episode=episode), "\n".join(replies))
 
     def _reply(self, episode: Episode, place: int, call: ToolCall | MalformedCall) -> str:
         if isinstance(call, MalformedCall):
@@ -124,8 +122,7 @@ class Questions:
 
     def outcome(self, state: QuestionState) -> Outcome:
         """Return success and counts of a running or ended state."""
-        episode = state.episode
-        return Outcome(episode.success, episode.tool_calls, episode.malformed)
+        return state.episode.outcome
 
     def demonstrate(
         self, state: QuestionState, seed: int, *, error_rate: float, systematic_rate: float

@@ -26,10 +26,10 @@ class ContextManager(Protocol):
         """Token ids of the context."""
 
 
-def exchange(template: Template, turn: PastTurn) -> TokenIds:
-    """Token ids of a past action and of the feedback that followed it."""
+def feedback_of(template: Template, turn: PastTurn) -> TokenIds:
+    """Token ids that follow a past action in a context: its end if left out, and the reply."""
     closed = bool(turn.action) and turn.action[-1] == template.end_id
-    return turn.action + template.feedback(turn.observation, closed=closed)
+    return template.feedback(turn.observation, closed=closed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FullHistory:
         """Token ids of the context."""
         context = template.opening(question)
         for turn in turns:
-            context += exchange(template, turn)
+            context += turn.action + feedback_of(template, turn)
         return context
 
 

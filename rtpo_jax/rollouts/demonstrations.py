@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from rtpo_jax.rollouts.engine import RolloutEngine
-from rtpo_jax.rollouts.episodes import Episode, EpisodeBatch
+from rtpo_jax.rollouts.episodes import EpisodeBatch
+from rtpo_jax.rollouts.generators import generator
 
 
 def demonstrate(
@@ -28,14 +29,10 @@ def demonstrate(
       error_rate: chance of a random wrong action, per turn.
       systematic_rate: chance of the demonstrator's own habitual error where it applies.
     """
-    starts = []
-    for group, task in enumerate(tasks):
-        state, question = engine.environment.reset(task)
-        starts.append(Episode(task, group, question, state))
     chance, errors = jax.random.split(key)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(errors)))
+    rng = generator(errors)
     finished = []
-    for episode in engine.with_own_chance(starts, chance):
+    for episode in engine.start(tasks, 1, chance):
         while not episode.ended:
             if len(episode.turns) == engine.num_turns:
                 raise engine.still_running()

@@ -12,6 +12,7 @@ from rtpo_jax.algorithms import Policy, Rows
 from rtpo_jax.envs import TurnEnvironment
 from rtpo_jax.rollouts.contexts import ContextManager
 from rtpo_jax.rollouts.episodes import Episode, EpisodeBatch, Turn
+from rtpo_jax.rollouts.generators import generator
 from rtpo_jax.rollouts.packing import training_rows
 from rtpo_jax.rollouts.sampler import Sampler
 from rtpo_jax.rollouts.scoring import Scorer
@@ -92,11 +93,15 @@ class RolloutEngine:
         if not tasks or copies < 1:
             raise ValueError(f"{len(tasks)} tasks, copies={copies}: use at least one of both")
         chance, choices = jax.random.split(key)
+        return self._finish(policy, self.start(tasks, copies, chance), choices, temperature)
+
+    def start(self, tasks: Sequence, copies: int, key: jax.Array) -> list[Episode]:
+        """Episodes before their first turn, `copies` of every task, each with its own chance."""
         starts = []
         for group, task in enumerate(tasks):
             state, question = self.environment.reset(task)
             starts += [Episode(task, group, question, state)] * copies
-        return self._finish(policy, self.with_own_chance(starts, chance), choices, temperature)
+        return self._with_own_chance(starts, key)
 
     def continue_from(
         self, policy: Policy, trunks: EpisodeBatch, turn: int, copies: int, key: jax.Array
@@ -115,7 +120,7 @@ class RolloutEngine:
             for boundary, anchor in enumerate(anchors)
             for _ in range(copies)
         ]
-        return self._finish(policy, self.with_own_chance(starts, chance), choices, None)
+        return self._finish(policy, self._with_own_chance(starts, chance), choices, None)
 
     def rows(
         self, batch: EpisodeBatch, context: str = "recorded", turns: Sequence[int] | None = None
@@ -134,11 +139,9 @@ class RolloutEngine:
         """Log-probabilities and entropies [N, T] of the rows' chosen tokens under `policy`."""
         return self.scorer(policy.params, rows)
 
-    def with_own_chance(self, starts: list[Episode], key: jax.Array) -> list[Episode]:
+    def _with_own_chance(self, starts: list[Episode], key: jax.Array) -> list[Episode]:
         """Give each episode its own stream for everything that chance has not yet decided."""
-        seeds = np.random.default_rng(np.asarray(jax.random.key_data(key))).integers(
-            2**62, size=len(starts)
-        )
+        seeds = generator(key).integers(2**62, size=len(starts))
         return [
             dataclasses.replace(start, state=self.environment.fork(start.state, int(seed)))
             for start, seed in zip(starts, seeds, strict=True)

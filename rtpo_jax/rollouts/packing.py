@@ -7,7 +7,7 @@ import numpy as np
 
 from rtpo_jax.algorithms import Rows
 from rtpo_jax.rollouts.buckets import bucket, pad_ragged, power_of_two
-from rtpo_jax.rollouts.contexts import exchange
+from rtpo_jax.rollouts.contexts import feedback_of
 from rtpo_jax.rollouts.episodes import Episode, EpisodeBatch, Turn
 from rtpo_jax.rollouts.templates import Template
 
@@ -75,7 +75,7 @@ def full_history_segment(
     """
     if not episode.turns:
         return
-    feedback = [exchange(template, turn)[len(turn.action) :] for turn in episode.turns[:-1]] + [()]
+    feedback = [feedback_of(template, turn) for turn in episode.turns[:-1]] + [()]
     chosen = [
         (index if turns is None or index in turns else -1, turn)
         for index, turn in enumerate(episode.turns)

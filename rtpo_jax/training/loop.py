@@ -9,6 +9,7 @@ import numpy as np
 
 from rtpo_jax.algorithms import Batch, Method, Policy
 from rtpo_jax.rollouts import RolloutEngine
+from rtpo_jax.rollouts.generators import generator
 from rtpo_jax.training.metrics import Averages, episode_metrics, log_ratio_metrics, signal_metrics
 from rtpo_jax.training.update import TrainState, Updater, minibatches
 
@@ -34,7 +35,7 @@ def iterate(
     """
     started = time.perf_counter()
     collect_key, order_key, stages_key = jax.random.split(key, 3)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(order_key)))
+    rng = generator(order_key)
     averages, carry = Averages(), None
     collected = method.collect(engine, policy_of(state), tasks, collect_key)
     for index, stage in enumerate(method.stages(engine.num_turns)):
@@ -86,3 +87,16 @@ def evaluate(
     averages = Averages()
     episode_metrics(averages, engine, engine.rollout(policy, tasks, 1, key, temperature))
     return averages.results()
+
+
+def evaluation_record(
+    engine: RolloutEngine, policy: Policy, tasks: Sequence, key: jax.Array, *, greedy: bool
+) -> dict[str, float]:
+    """One line of metrics: `evaluate` at the engine's temperature and, where asked for, greedily."""
+    started = time.perf_counter()
+    record = evaluate(engine, policy, tasks, key, engine.temperature)
+    record["success_sampled"] = record.pop("success")
+    if greedy:
+        record["success_greedy"] = evaluate(engine, policy, tasks, key, 0.0)["success"]
+    seconds = time.perf_counter() - started
+    return {**record, "evaluation_tasks": len(tasks), "evaluation_seconds": seconds}

@@ -10,6 +10,7 @@ import optax
 from rtpo_jax import core
 from rtpo_jax.algorithms import Batch, Rows, take_rows
 from rtpo_jax.rollouts import RolloutEngine, demonstrate
+from rtpo_jax.rollouts.generators import generator
 from rtpo_jax.training.update import TrainState, Updater, adamw
 
 FULL_HISTORY_ROWS = 4  # a batch has this many times fewer full-history rows: each is an episode
@@ -73,7 +74,7 @@ def imitation_batch(settings: WarmStart, rows: dict[str, Rows], key: jax.Array, 
 
     Full-history rows hold a whole episode, so fewer of them make a batch of about the same tokens.
     """
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, step))))
+    rng = generator(jax.random.fold_in(key, step))
     full = rng.random() < settings.full_history_share
     pool = rows["full_history" if full else "recorded"]
     size = settings.batch_size // FULL_HISTORY_ROWS if full else settings.batch_size
