@@ -35,17 +35,19 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def create(results: Path, experiment: str, run: str, config: Any) -> Path:
+def create(
+    results: Path, experiment: str, run: str, config: Any, *, resumable: bool = True
+) -> Path:
     """Make the directory of a new run and write `config.json`.
 
     Raises:
-      FileExistsError: the run exists; the message names the two ways on.
+      FileExistsError: the run exists; the message names the ways on.
     """
     directory = results / experiment / run
     if (directory / "config.json").exists():
+        resume = f", or go on with --resume {run}" if resumable else ""
         raise FileExistsError(
-            f"run={run!r} exists in {directory.parent}: choose another --run, or go on with "
-            f"--resume {run}"
+            f"run={run!r} exists in {directory.parent}: choose another --run{resume}"
         )
     directory.mkdir(parents=True, exist_ok=True)
     record = {"config": dataclasses.asdict(config), **provenance()}
@@ -53,6 +55,15 @@ def create(results: Path, experiment: str, run: str, config: Any) -> Path:
     temporary.write_text(json.dumps(record, indent=2, default=str) + "\n")
     temporary.replace(directory / "config.json")
     return directory
+
+
+def unused_name(results: Path, experiment: str, run: str) -> str:
+    """`run`, or the first of run-2, run-3, ... that does not exist yet."""
+    name, number = run, 1
+    while (results / experiment / name / "config.json").exists():
+        number += 1
+        name = f"{run}-{number}"
+    return name
 
 
 def find(results: Path, experiment: str, run: str) -> Path:

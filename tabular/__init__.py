@@ -39,30 +39,91 @@ from tabular.instances import (
     uniform_policy,
 )
 from tabular.mdp import TurnMDP, check_policy
+from tabular.moments import (
+    Decomposition,
+    Moments,
+    return_moments,
+    variance_decomposition,
+)
+from tabular.objectives import (
+    Credit,
+    credit,
+    expected_surrogate,
+    maximise_surrogate,
+    mean_credit,
+    merge_contexts,
+)
+from tabular.paths import Paths, all_paths, along, at_states, path_probabilities, path_rewards
+from tabular.policy_classes import (
+    PolicyClass,
+    aliased,
+    linear,
+    per_turn_table,
+    shared_logits,
+    token_tree,
+)
 from tabular.trajectories import Trajectories, trajectories
+from tabular.updates import (
+    ascend,
+    group_advantages,
+    reverse_order,
+    sequential,
+    siblings,
+    simultaneous,
+    value_advantages,
+)
 
 # Nothing above makes an array while it is imported, so the order of these lines is harmless.
 jax.config.update("jax_enable_x64", True)
 
 __all__ = [
+    "Credit",
+    "Decomposition",
     "Instance",
+    "Moments",
+    "Paths",
+    "PolicyClass",
     "Trajectories",
     "TurnMDP",
     "Values",
     "advantages",
+    "aliased",
+    "all_paths",
+    "along",
+    "ascend",
+    "at_states",
     "check_policy",
+    "credit",
+    "expected_surrogate",
+    "group_advantages",
+    "linear",
     "lock",
     "lock_policy",
+    "maximise_surrogate",
+    "mean_credit",
+    "merge_contexts",
     "occupancy",
     "optimal_policy",
     "optimal_values",
+    "path_probabilities",
+    "path_rewards",
+    "per_turn_table",
     "performance",
     "policy_gradient",
     "random_mdp",
     "random_policy",
+    "return_moments",
+    "reverse_order",
+    "sequential",
+    "shared_logits",
+    "siblings",
+    "simultaneous",
+    "token_tree",
     "toy_hidden_action",
     "toy_reverse_order",
     "trajectories",
     "uniform_policy",
+    "value_advantages",
     "values",
+    "variance_decomposition",
 ]

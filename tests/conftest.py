@@ -12,7 +12,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Benchmark files are read where somebody put them beside the checkout; the project ships none.
 _DATA = Path(__file__).parents[2] / "shared" / "data"
-_FLOAT64 = ("tests/tabular", "tests/test_bridge")
+_FLOAT64 = ("tests/tabular", "tests/test_bridge", "tests/experiments/theory")
 
 
 @pytest.fixture(autouse=True)
