@@ -46,31 +46,48 @@ class Experiment:
     replay: Callable[[Counterexample], dict[str, float]] | None = None
 
 
-def write(findings: Findings, directory: Path) -> None:
-    """Write claims and tables as csv, claims also as `table.md`, and the counterexamples."""
+def write_claims(claims: list[Claim], directory: Path) -> None:
+    """Write `claims.csv`, with exact numbers, and `table.md`, to read."""
     directory.mkdir(parents=True, exist_ok=True)
-    rows = [claim.row() for claim in findings.claims]
-    exact = [{**dataclasses.asdict(c), "holds": c.holds} for c in findings.claims]
-    for name, table in {"claims": exact, **findings.tables}.items():
-        with open(directory / f"{name}.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, list(table[0]))
-            writer.writeheader()
-            writer.writerows(table)
+    _write_csv(
+        [{**dataclasses.asdict(claim), "holds": claim.holds} for claim in claims],
+        directory / "claims.csv",
+    )
+    rows = [claim.row() for claim in claims]
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     lines += ["| " + " | ".join(v.replace("|", "\\|") for v in r.values()) + " |" for r in rows]
     (directory / "table.md").write_text("\n".join(lines) + "\n")
+
+
+def write(findings: Findings, directory: Path) -> None:
+    """Write the claims, the tables as csv, and the counterexamples as JSON."""
+    write_claims(findings.claims, directory)
+    for name, table in findings.tables.items():
+        _write_csv(table, directory / f"{name}.csv")
     for name, counterexample in findings.counterexamples.items():
         counterexample.save(directory / "counterexamples" / f"{name}.json")
 
 
+def _write_csv(rows, path):
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def show(claims: list[Claim], title: str, console: Console) -> None:
-    """Print one line per claim."""
-    table = Table(title=title, show_lines=False)
-    for name in claims[0].row():
-        table.add_column(name, overflow="fold")
+    """Print one table: a claim with where it was checked and its counterexample, and the verdict."""
+    table = Table(title=title, show_lines=True)
+    table.add_column("claim\n[dim]where it was checked\ncounterexample", ratio=1, overflow="fold")
+    for name in ("instances", "worst", "verdict"):
+        table.add_column(name, justify="right")
     for claim in claims:
+        row = claim.row()
+        place = "\n".join(filter(None, (row["where"], row["counterexample"])))
+        cell = Text.assemble(row["claim"], "\n", (place, "dim"))
+        verdict = row["verdict"].replace(" (", "\n(")
         style = None if claim.as_expected else "red"
-        table.add_row(*(Text(cell) for cell in claim.row().values()), style=style)
+        table.add_row(cell, row["instances"], row["worst"], verdict, style=style)
     console.print(table)
 
 
