@@ -1,0 +1,110 @@
+"""The table of guarantees as a picture, from `guarantees.csv` of a run.
+
+    python -m paper_figures.guarantees results/guarantees/RUN
+
+One panel for single-turn and one for multi-turn. Colour: the verdict. Number: share of updates that
+lowered performance, in percent; "." where a theorem says that none can. A tick or a cross in the
+last column is the verdict of the paper (SeeUPO, arXiv 2602.06554, Table 1).
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402  (the backend has to be chosen first)
+from matplotlib.colors import ListedColormap  # noqa: E402
+from matplotlib.patches import Patch  # noqa: E402
+
+COLOURS = {
+    "holds": "#9fd3a5",
+    "violated: step size": "#f6e58d",
+    "violated: optimiser": "#d9cfa0",
+    "violated: sampling": "#f4b07a",
+    "violated: bias": "#e06666",
+    "not run": "#f2f2f2",
+}
+PAPER = {"yes": "\u2713", "no": "\u2717", "": ""}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of the table, one for each cell.
+
+    Raises:
+      ValueError: a verdict that has no colour.
+    """
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    unknown = {row["verdict"] for row in rows} - set(COLOURS)
+    if unknown:
+        raise ValueError(f"{path} has verdicts {sorted(unknown)}: known are {list(COLOURS)}")
+    return rows
+
+
+def label(row: dict[str, str]) -> str:
+    """What is printed in a cell."""
+    if row["verdict"] == "not run":
+        return ""
+    if row["basis"] == "theorem":
+        return "."
+    return f"{100 * float(row['share_lowered']):.3g}"
+
+
+def panel(axis: plt.Axes, rows: list[dict[str, str]], title: str) -> None:
+    """Draw the cells of one number of turns."""
+    columns = list(dict.fromkeys(row["column"] for row in rows))
+    lines = sorted({(row["update"], row["advantage"]) for row in rows}, key=_order(rows))
+    verdicts = list(COLOURS)
+    grid = [[verdicts.index("not run")] * len(columns) for _ in lines]
+    for row in rows:
+        y, x = lines.index((row["update"], row["advantage"])), columns.index(row["column"])
+        grid[y][x] = verdicts.index(row["verdict"])
+        axis.text(x, y, label(row), ha="center", va="center", fontsize=6)
+        if row["paper"] and x == 0:
+            axis.text(len(columns), y, PAPER[row["paper"]], ha="center", va="center", fontsize=8)
+    colours = ListedColormap(list(COLOURS.values()))
+    axis.imshow(grid, cmap=colours, vmin=-0.5, vmax=len(COLOURS) - 0.5, aspect="auto")
+    axis.set_xlim(-0.5, len(columns) + 0.5)
+    names = [*(name.replace(", ", ",\n") for name in columns), "paper"]
+    axis.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=6)
+    axis.set_yticks(range(len(lines)), [f"{u}  |  {a}" for u, a in lines], fontsize=6)
+    axis.set_title(title, fontsize=9)
+    for y in range(1, len(lines)):
+        if lines[y][0] != lines[y - 1][0]:
+            axis.axhline(y - 0.5, color="black", linewidth=0.6)
+
+
+def _order(rows):
+    """Sort key of a line: where its update and its advantage are first met."""
+    updates = list(dict.fromkeys(row["update"] for row in rows if row["verdict"] != "not run"))
+    updates += [row["update"] for row in rows if row["update"] not in updates]
+    advantages = list(dict.fromkeys(row["advantage"] for row in rows))
+    return lambda line: (updates.index(line[0]), advantages.index(line[1]))
+
+
+def draw(directory: Path) -> None:
+    """Write `guarantees.png` and `guarantees.pdf` beside the table of a run."""
+    rows = read(directory / "guarantees.csv")
+    turns = list(dict.fromkeys(row["turns"] for row in rows))
+    figure, axes = plt.subplots(1, len(turns), figsize=(11, 7.5), sharey=True)
+    for axis, name in zip(axes, turns, strict=True):
+        panel(axis, [row for row in rows if row["turns"] == name], name)
+    patches = [Patch(color=colour, label=verdict) for verdict, colour in COLOURS.items()]
+    figure.legend(handles=patches, loc="lower center", ncol=len(patches), fontsize=7)
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    figure.savefig(directory / "guarantees.png", dpi=160)
+    figure.savefig(directory / "guarantees.pdf")
+    plt.close(figure)
+
+
+def main() -> None:
+    """Draw the run named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of the run")
+    draw(parser.parse_args().run)
+
+
+if __name__ == "__main__":
+    main()

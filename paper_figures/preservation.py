@@ -1,0 +1,81 @@
+"""Draw what `experiments.preservation` wrote: one panel per broken assumption.
+
+    python -m paper_figures.preservation results/preservation/RUN
+
+Reads `preservation.csv`, computes nothing, writes PNG and PDF beside it.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (after the backend)
+
+COLORS = {
+    "SeeUPO": "#1b6ca8",
+    "PPO, lambda 0.95": "#7a7a7a",
+    "PPO, lambda 0": "#2a2a2a",
+    "RTPO": "#c8553d",
+}
+TITLES = {
+    "rewards": "rewards before the last turn",
+    "observation": "random observations",
+    "transitions": "random transitions",
+    "value_noise": "critic: noise",
+    "value_bias": "critic: lasting error",
+    "forks": "forks that go wrong",
+}
+QUANTITIES = {"closed": "share of the gap closed", "lowering": "iterations that lower J"}
+
+
+def draw(directory: Path) -> None:
+    """Two rows of panels for each kind of data: performance, and how often it falls."""
+    with open(directory / "preservation.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    axes_names = list(dict.fromkeys(row["axis"] for row in rows))
+    figure, axes = plt.subplots(
+        2, len(axes_names), figsize=(2.6 * len(axes_names), 5.6), sharey="row", sharex="col"
+    )
+    for column, name in enumerate(axes_names):
+        for axis, quantity in zip(axes[:, column], QUANTITIES, strict=True):
+            _panel(axis, [row for row in rows if row["axis"] == name], quantity)
+        axes[0, column].set_title(TITLES[name], fontsize=9)
+        axes[1, column].set_xlabel(name, fontsize=8)
+    for axis, label in zip(axes[:, 0], QUANTITIES.values(), strict=True):
+        axis.set_ylabel(label)
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="lower center", ncol=len(COLORS), fontsize=8)
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    for kind in ("png", "pdf"):
+        figure.savefig(directory / f"preservation.{kind}", dpi=150)
+    plt.close(figure)
+
+
+def _panel(axis, rows, quantity):
+    """Solid: exact data. Dashed: samples of equal size, with 95 % intervals of the mean."""
+    for method, color in COLORS.items():
+        for data, style in (("exact", "-"), ("sampled", "--")):
+            line = [r for r in rows if (r["method"], r["data"]) == (method, data)]
+            x = [float(r["level"]) for r in line]
+            y = [float(r[quantity]) for r in line]
+            axis.plot(x, y, style, color=color, label=f"{method}, {data}", marker=".")
+            if quantity == "closed":
+                half = [float(r["half_width"]) for r in line]
+                low = [a - b for a, b in zip(y, half, strict=True)]
+                high = [a + b for a, b in zip(y, half, strict=True)]
+                axis.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
+    axis.grid(alpha=0.3)
+
+
+def main() -> None:
+    """Draw the run named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, help="folder of a run")
+    draw(parser.parse_args().directory)
+
+
+if __name__ == "__main__":
+    main()
