@@ -54,7 +54,7 @@ import numpy as np
 
 from experiments import clipping_curves, clipping_growth, clipping_identity, clipping_ratios, theory
 from experiments.claims import Counterexample, Findings
-from paper_figures import drift as figures
+from paper_figures import clipping as figures
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def replay(counterexample: Counterexample) -> dict[str, float]:
 
 EXPERIMENT = theory.Experiment(
     name="clipping_bias", description=__doc__, presets=PRESETS, run=run,
-    figures=figures.draw_clipping, replay=replay,
+    figures=figures.draw, replay=replay,
 )  # fmt: skip
 
 if __name__ == "__main__":

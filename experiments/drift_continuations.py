@@ -14,7 +14,7 @@ from scipy import special
 import tabular
 from experiments.claims import Claim, Counterexample, at_most, mdp_arrays
 from tabular.importance import (
-    Estimate,
+    ContinuationError,
     clip_ratios,
     continuation_estimate,
     policy_ratios,
@@ -79,7 +79,7 @@ def member(pairs: Pair, index: int) -> Pair:
 
 def estimates(
     pair: Pair, clip: float, reward_variances: jax.Array | None = None
-) -> dict[str, Estimate]:
+) -> dict[str, ContinuationError]:
     """The continuation estimates whose weight is a product over turns, by mode."""
     ratios = policy_ratios(pair.mdp, pair.policy, pair.behavior)
     ones = jnp.ones_like(ratios)
@@ -215,7 +215,7 @@ def by_clamp(pairs: list[Pair], widths: tuple[float, ...]) -> list[dict[str, Any
 
 def all_estimates(
     pair: Pair, clip: float, clamps: tuple[tuple[float, float], ...]
-) -> dict[str, Estimate]:
+) -> dict[str, ContinuationError]:
     """Estimates by mode for Bernoulli rewards, also those that clamp the whole product."""
     noise = pair.mdp.rewards * (1.0 - pair.mdp.rewards)
     found = _estimates(pair, clip, noise)

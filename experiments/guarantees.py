@@ -129,6 +129,8 @@ def run(config: Config, say: theory.Say = theory.silent) -> Findings:
             records += found
     rows = [_row(record, files) for record in records]
     rows += [_undefined(*names) for names in _cells() if is_defined(*names[:3], COLUMNS[names[3]])]
+    order = {tuple(cell): place for place, cell in enumerate(_cells())}
+    rows.sort(key=lambda row: order[tuple(row[name] for name in Cell._fields)])
     say("identities, and two prompts that share a direction")
     claims = guarantee_claims.claims(records, files, rng, config.num_mdps)
     return Findings(claims=claims, tables={"guarantees": rows}, counterexamples=files)

@@ -57,8 +57,8 @@ Conventions that matter. Groups at a boundary that early endings make rare count
 groups formed times the known probability of reaching it ("known" in `tabular.group_variance`); with
 "counted" trunks RTPO (G = 4) is up to 1.2x dearer on locks that end at the error. Trajectories that
 are only forked are paid for; M2 and the columns `free_trunks` take them as given. Estimates from
-several boundaries are combined as if independent: exact correlation adds below 1 % for best mixtures, but up
-to 7 % for RTPO at every turn with tails.
+several boundaries are combined as if independent: exact correlation adds below 1 % for best mixtures,
+but up to 7 % for RTPO at every turn with tails.
 """
 
 import dataclasses

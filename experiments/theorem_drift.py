@@ -163,7 +163,7 @@ def replay(counterexample: Counterexample) -> dict[str, float]:
 
 EXPERIMENT = theory.Experiment(
     name="theorem_drift", description=__doc__, presets=PRESETS, run=run,
-    figures=figures.draw_drift, replay=replay,
+    figures=figures.draw, replay=replay,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from matplotlib import pyplot as plt
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (the backend has to be chosen first)
+from paper_figures.files import Row, save
 
-Row = dict[str, str]
 WARM_START = "warm start"  # the phase that all methods start from
 
 
@@ -144,7 +142,7 @@ def write_table(directory: Path) -> list[Row]:
 
 def learning_curves(directory: Path) -> Path:
     """Success of sampled actions on held-out tasks against generated tokens, a line per method."""
-    figure, axis = plt.subplots(figsize=(6.4, 4))
+    figure, axis = plt.subplots(figsize=(6.4, 4), layout="tight")
     for name, (_, evaluations) in methods(directory).items():
         success = [record["success_sampled"] for record in evaluations]
         axis.errorbar(
@@ -167,12 +165,7 @@ def learning_curves(directory: Path) -> Path:
     )
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize=8)
-    figure.tight_layout()
-    target = directory / "learning_curves.png"
-    figure.savefig(target, dpi=160)
-    figure.savefig(target.with_suffix(".pdf"))
-    plt.close(figure)
-    return target
+    return save(figure, directory / "learning_curves")
 
 
 def main() -> None:

@@ -6,45 +6,24 @@ draws bias and variance by turn (`credit_by_turn`) and the phase diagrams (`cred
 PDF into the run's folder.
 """
 
-import argparse
-import csv
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from matplotlib import pyplot as plt
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (the backend has to be chosen first)
+from paper_figures.files import read_table, redraw, save
 
-Row = dict[str, str]
 _STYLES = {"siblings": "-", "episodes": "--"}
 
 
-def read(directory: Path, name: str) -> list[Row]:
-    """Rows of one table of a run.
-
-    Raises:
-      ValueError: the run has no such table, or it is empty.
-    """
-    path = directory / f"{name}.csv"
-    if not path.exists():
-        raise ValueError(f"{path} does not exist: give the folder of a finished run")
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    if not rows:
-        raise ValueError(f"{path} has no rows: run the experiment again")
-    return rows
-
-
-def draw(directory: Path) -> None:
-    """Draw both figures of a run into its folder."""
-    by_turn(directory)
-    phase(directory)
+def draw(directory: Path) -> list[Path]:
+    """Draw both figures of a run into its folder; returns the png files."""
+    return [by_turn(directory), phase(directory)]
 
 
 def by_turn(directory: Path) -> Path:
     """Squared bias, variance, squared correlation and wrong signs of both groups, turn by turn."""
-    rows = read(directory, "by_turn")
+    rows = read_table(directory, "by_turn")
     names = list(dict.fromkeys(row["mdp"] for row in rows))
     columns = {
         "squared_bias": "squared bias",
@@ -53,7 +32,12 @@ def by_turn(directory: Path) -> Path:
         "wrong": "wrong sign, given A and estimate not 0",
     }
     figure, axes = plt.subplots(
-        len(columns), len(names), figsize=(3.4 * len(names), 9.5), squeeze=False, sharex="col"
+        len(columns),
+        len(names),
+        figsize=(3.4 * len(names), 9.5),
+        squeeze=False,
+        sharex="col",
+        layout="tight",
     )
     for place, name in enumerate(names):
         own = [row for row in rows if row["mdp"] == name]
@@ -76,15 +60,17 @@ def by_turn(directory: Path) -> Path:
         axes[0, place].set_title(name, fontsize=9)
         axes[-1, place].set_xlabel("turn")
     axes[0, -1].legend(frameon=False, fontsize=6, ncols=2)
-    return _save(figure, directory / "credit_by_turn.png")
+    return save(figure, directory / "credit_by_turn")
 
 
 def phase(directory: Path) -> Path:
     """Where siblings are better: equal rollouts, then equal generated turns for each n and luck."""
-    rollouts, turns = read(directory, "equal_rollouts"), read(directory, "equal_turns")
+    rollouts, turns = read_table(directory, "equal_rollouts"), read_table(directory, "equal_turns")
     panels = list(dict.fromkeys((row["luck"], row["num_siblings"]) for row in turns))
     num_columns = 1 + (len(panels) + 1) // 2
-    figure, axes = plt.subplots(2, num_columns, figsize=(3.6 * num_columns, 6.5), squeeze=False)
+    figure, axes = plt.subplots(
+        2, num_columns, figsize=(3.6 * num_columns, 6.5), squeeze=False, layout="tight"
+    )
     _rollouts(axes[0, 0], rollouts)
     places = [*axes[0, 1:], *axes[1, 1:]]
     panels.sort(key=lambda panel: (panel[0], int(panel[1])))
@@ -96,7 +82,7 @@ def phase(directory: Path) -> Path:
         axis.set_axis_off()
     axes[1, 0].set_axis_off()
     figure.colorbar(mesh, ax=axes[1, 0], label="log2 of turns episodes need / turns siblings need")
-    return _save(figure, directory / "credit_phase.png")
+    return save(figure, directory / "credit_phase")
 
 
 def _rollouts(axis, rows):
@@ -152,22 +138,5 @@ def _crossing(share, values):
     return float(np.interp(0.0, values, share))
 
 
-def _save(figure, target):
-    figure.tight_layout()
-    figure.savefig(target, dpi=150)
-    figure.savefig(target.with_suffix(".pdf"))
-    plt.close(figure)
-    return target
-
-
-def main() -> None:
-    """Redraw the figures of a run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of the run")
-    directory = parser.parse_args().run
-    draw(directory)
-    print(f"drawn into {directory}")
-
-
 if __name__ == "__main__":
-    main()
+    redraw(__doc__, draw)

@@ -5,16 +5,13 @@
 writes `families.png` and `phase_maps.png`, each also as pdf, into the run's folder.
 """
 
-import argparse
-import csv
 from pathlib import Path
 
-import matplotlib
 import numpy as np
+from matplotlib import colors
+from matplotlib import pyplot as plt
 
-matplotlib.use("Agg")
-from matplotlib import colors  # noqa: E402  (the backend has to be chosen first)
-from matplotlib import pyplot as plt  # noqa: E402
+from paper_figures.files import read_table, redraw, save
 
 BARS = {
     "paper_n2": "RTPO, n = 2, no trunk",
@@ -36,21 +33,14 @@ FRONTIERS = {
 SCALE = colors.TwoSlopeNorm(0.0, -3.5, 4.0)  # log2 of the ratio, white at 1
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Rows of a csv file."""
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
-def draw(directory: Path) -> None:
-    """Both figures from `families.csv`, `phase_map_1.csv` and `phase_map_2.csv`."""
-    families(directory)
-    phase_maps(directory)
+def draw(directory: Path) -> list[Path]:
+    """Both figures from `families.csv`, `phase_map_1.csv` and `phase_map_2.csv`; the png files."""
+    return [families(directory), phase_maps(directory)]
 
 
 def families(directory: Path) -> Path:
     """Bars per family: generated turns of flat groups over those of each schedule."""
-    rows = read(directory / "families.csv")
+    rows = read_table(directory, "families")
     places = np.arange(len(rows))
     width = 0.8 / len(BARS)
     figure, axis = plt.subplots(figsize=(7.0, 0.42 * len(rows) + 1.6))
@@ -68,7 +58,7 @@ def families(directory: Path) -> Path:
     axis.set_yticks(places, [row["family"] for row in rows], fontsize=8)
     axis.invert_yaxis()
     axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2)
-    return _save(figure, directory / "families.png")
+    return save(figure, directory / "families")
 
 
 def phase_maps(directory: Path) -> Path:
@@ -78,8 +68,8 @@ def phase_maps(directory: Path) -> Path:
     mean w = 2/(K+1), dashed for w = 1/(1 + sqrt(kappa))^2 at the fork.
     """
     maps = [
-        (read(directory / "phase_map_1.csv"), "luck_after", "K = {}, luck after turn {}"),
-        (read(directory / "phase_map_2.csv"), "critical", "K = {}, last {} critical"),
+        (read_table(directory, "phase_map_1"), "luck_after", "K = {}, luck after turn {}"),
+        (read_table(directory, "phase_map_2"), "critical", "K = {}, last {} critical"),
     ]
     heights = [max(len(_tasks(rows, name)), 2) for rows, name, _ in maps]
     figure, axes = plt.subplots(
@@ -101,7 +91,7 @@ def phase_maps(directory: Path) -> Path:
     bar = figure.colorbar(image, ax=axes, shrink=0.7, label="flat groups of 8 / schedule")
     ticks = np.arange(-3, 5)
     bar.set_ticks(ticks, labels=[f"{2.0**tick:g}" for tick in ticks])
-    return _save(figure, directory / "phase_maps.png")
+    return save(figure, directory / "phase_maps")
 
 
 def _tasks(rows, name):
@@ -142,19 +132,5 @@ def _frontier(axis, rows, name, rule):
         axis.plot([place, place], [line - 0.5, line + 0.5], style, color="black", linewidth=1.6)
 
 
-def _save(figure, target):
-    figure.savefig(target, dpi=160, bbox_inches="tight")
-    figure.savefig(target.with_suffix(".pdf"), bbox_inches="tight")
-    plt.close(figure)
-    return target
-
-
-def main() -> None:
-    """Redraw the figures of a run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of the run")
-    draw(parser.parse_args().run)
-
-
 if __name__ == "__main__":
-    main()
+    redraw(__doc__, draw)

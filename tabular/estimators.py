@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from tabular.exact import occupancy
 from tabular.mdp import TurnMDP, check_integer, check_policy
-from tabular.moments import _past, return_moments
+from tabular.moments import past_rewards, return_moments
 
 
 class Estimate(NamedTuple):
@@ -193,7 +193,7 @@ def _episode_returns(mdp, policy, *, to_go):
 def paid_before(mdp: TurnMDP, policy: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and variance [H, S] of the reward paid before turn h given the state; 0 if unreached."""
     mass = occupancy(mdp, policy)
-    first, second, _ = _past(mdp, policy, jnp.zeros_like(mdp.rewards))
+    first, second, _ = past_rewards(mdp, policy, jnp.zeros_like(mdp.rewards))
     divisor = jnp.where(mass > 0, mass, 1.0)
     mean = first / divisor
     return mean, second / divisor - mean**2

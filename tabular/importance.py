@@ -29,6 +29,7 @@ import numpy as np
 from rtpo_jax import core
 from tabular.exact import values
 from tabular.mdp import TurnMDP, check_policy, is_concrete
+from tabular.moments import reward_noise
 
 
 class WeightMoments(NamedTuple):
@@ -38,7 +39,7 @@ class WeightMoments(NamedTuple):
     second: jax.Array
 
 
-class Estimate(NamedTuple):
+class ContinuationError(NamedTuple):
     """Error of one continuation estimate as a function of what it estimates.
 
     Attributes:
@@ -108,7 +109,7 @@ def continuation_estimate(
     sampler: jax.Array,
     factors: jax.Array,
     reward_variances: jax.Array | None = None,
-) -> Estimate:
+) -> ContinuationError:
     """Bias and variance of Q-hat = r_h + w G with a weight that is a product over turns.
 
     Which sampler and factors give which estimate stands at the top of this module. The variance
@@ -124,25 +125,13 @@ def continuation_estimate(
         everything else; None for 0. A Bernoulli outcome with mean r has r (1 - r).
 
     Returns:
-      `Estimate` with [H, S, A] each. Raises ValueError on a malformed policy or sampler.
+      `ContinuationError` with [H, S, A] each. Raises ValueError on a malformed policy or sampler.
     """
     sampler = check_policy(mdp, sampler)
     noise = reward_noise(mdp, reward_variances)
     _, after = _moments(mdp, sampler, factors, noise)
     mean, second = mdp.rewards + after[:, 1], after[:, 4]
-    return Estimate(mean - values(mdp, policy).Q, noise + second - after[:, 1] ** 2)
-
-
-def reward_noise(mdp: TurnMDP, reward_variances: jax.Array | None) -> jax.Array:
-    """The variances [H, S, A] of the rewards, 0 for None; ValueError for another shape."""
-    if reward_variances is None:
-        return jnp.zeros_like(mdp.rewards)
-    if reward_variances.shape != mdp.rewards.shape:
-        raise ValueError(
-            f"reward_variances has shape {reward_variances.shape}, rewards {mdp.rewards.shape}: "
-            "give one variance for every reward"
-        )
-    return reward_variances
+    return ContinuationError(mean - values(mdp, policy).Q, noise + second - after[:, 1] ** 2)
 
 
 @jax.jit

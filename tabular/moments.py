@@ -65,7 +65,7 @@ def return_moments(
       ValueError: malformed policy, or reward_variances of another shape than the rewards.
     """
     policy = check_policy(mdp, policy)
-    noise = _noise(mdp, reward_variances)
+    noise = reward_noise(mdp, reward_variances)
     return Moments(values(mdp, policy).Q, _second_moments(mdp, policy, noise))
 
 
@@ -94,10 +94,10 @@ def variance_decomposition(
       ValueError: as `return_moments`.
     """
     policy = check_policy(mdp, policy)
-    noise = _noise(mdp, reward_variances)
+    noise = reward_noise(mdp, reward_variances)
     moments = return_moments(mdp, policy, noise)
     state_values = values(mdp, policy).V
-    first, second, ended = _past(mdp, policy, noise)
+    first, second, ended = past_rewards(mdp, policy, noise)
     mass = occupancy(mdp, policy)
     mean = mdp.start @ state_values[0]
     squares = second + 2.0 * first * state_values[:-1] + mass * state_values[:-1] ** 2
@@ -109,7 +109,8 @@ def variance_decomposition(
     return Decomposition(upstream, turn, downstream, starting - mean**2)
 
 
-def _noise(mdp, reward_variances):
+def reward_noise(mdp: TurnMDP, reward_variances: jax.Array | None) -> jax.Array:
+    """The variances [H, S, A] of the rewards, 0 for None; ValueError for another shape."""
     if reward_variances is None:
         return jnp.zeros_like(mdp.rewards)
     noise = jnp.asarray(reward_variances)
@@ -137,10 +138,18 @@ def _second_moments(mdp, policy, noise):
 
 
 @jax.jit
-def _past(mdp, policy, noise):
-    """Moments of the reward paid before turn h, on reaching each state and on having ended.
+def past_rewards(
+    mdp: TurnMDP, policy: jax.Array, noise: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Moments of the reward P_h paid before turn h, on reaching each state and on having ended.
 
-    Returns [H, S] E[1{S_h=s} P_h], [H, S] E[1{S_h=s} P_h^2] and [H] E[1{ended before h} P_h^2].
+    Args:
+      mdp: the MDP.
+      policy: [H, S, A] action probabilities.
+      noise: [H, S, A] variances of the rewards.
+
+    Returns:
+      [H, S] E[1{S_h=s} P_h], [H, S] E[1{S_h=s} P_h^2] and [H] E[1{ended before h} P_h^2].
     """
 
     def step(carry, turn):

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from tabular.exact import values
-from tabular.importance import Estimate, reward_noise
+from tabular.importance import ContinuationError
+from tabular.moments import reward_noise
 from tabular.mdp import TurnMDP, check_integer, check_policy, is_concrete
 
 # Relative distance below which two products of ratios are one: far above the rounding of a product
@@ -92,7 +93,7 @@ def clamped_estimate(
     clamp_low: float,
     clamp_high: float,
     reward_variances: jax.Array | None = None,
-) -> Estimate:
+) -> ContinuationError:
     """Bias and variance of Q-hat = r_h + clamp(w, clamp_low, clamp_high) G (RTPO, Eqs. 109, 110).
 
     Args:
@@ -104,7 +105,7 @@ def clamped_estimate(
       reward_variances: those the distributions were built with.
 
     Returns:
-      `Estimate` of numpy arrays [H, S, A]. Raises ValueError unless 0 <= clamp_low <= clamp_high.
+      `ContinuationError` of numpy arrays [H, S, A]. Raises ValueError unless 0 <= clamp_low <= clamp_high.
     """
     if not 0.0 <= clamp_low <= clamp_high:
         raise ValueError(
@@ -119,7 +120,7 @@ def clamped_estimate(
     first, second = np.array(found).T.reshape(2, *distributions.shape)
     mean = np.asarray(mdp.rewards) + first
     variance = np.asarray(reward_noise(mdp, reward_variances)) + second - first**2
-    return Estimate(mean - np.asarray(values(mdp, policy).Q), variance)
+    return ContinuationError(mean - np.asarray(values(mdp, policy).Q), variance)
 
 
 def _act(after, factor, reward, spread):

@@ -11,10 +11,9 @@ from tabular.importance import (
     clip_ratios,
     continuation_estimate,
     policy_ratios,
-    reward_noise,
     weight_moments,
 )
-from tabular.moments import return_moments
+from tabular.moments import return_moments, reward_noise
 
 FRESH = int(np.random.SeedSequence().entropy % 2**32)
 SEEDS = [0, 1, FRESH]

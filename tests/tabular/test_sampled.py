@@ -70,12 +70,12 @@ def test_impossible_choices_are_never_made():
 
 @pytest.mark.parametrize("forks", [0.0, 0.5])
 def test_iteration_by_loops(forks):
-    trunks, n, turns = 5, 3, 3
+    trunks, n, turns = 30, 3, 3
     mdp, policy, contexts = jax.jit(
-        lambda k: broken_instance(k, 3, 2, 2, Breakage(transitions=1.0, observation=0.4))
+        lambda k: broken_instance(k, 3, 2, 3, Breakage(transitions=1.0, observation=0.4))
     )(jax.random.key(FRESH))
     key = jax.random.key(FRESH + 1)
-    run = jax.jit(lambda k, f: sampled_siblings(k, mdp, policy, trunks, n, 0.2, 0.2, contexts, f))
+    run = jax.jit(lambda k, f: sampled_siblings(k, mdp, policy, trunks, n, 0.6, 0.6, contexts, f))
     found = run(key, forks)
     size = trunks * (1 + turns * n)
     draws = np.asarray(jax.random.uniform(key, (size * 6,), dtype=jnp.float64)).reshape(size, 6)
@@ -109,7 +109,7 @@ def test_iteration_by_loops(forks):
                 part = gain if total > mean else loss
                 part[turn, own, action] += abs(total - mean) / (trunks * n)
         credit = tabular.merge_contexts(tabular.Credit(*map(jnp.asarray, (gain, loss))), contexts)
-        improved = tabular.maximise_surrogate(policy, credit, 0.2, 0.2)
+        improved = tabular.maximise_surrogate(policy, credit, 0.6, 0.6)
         current[turn] = np.asarray(improved)[turn]
     np.testing.assert_allclose(found, current, rtol=0, atol=1e-9, err_msg=f"{FRESH=}")
     assert abs(current - np.asarray(policy)).max() > 0.01, f"{FRESH=}"

@@ -57,6 +57,8 @@ def test_the_table_has_every_cell_once(findings):
     cells = {(r["turns"], r["update"], r["advantage"], r["column"]) for r in rows}
     assert len(rows) == len(cells) == 2 * len(UPDATES) * len(ADVANTAGES) * len(COLUMNS)
     assert all(row["why"] for row in rows)
+    assert list(dict.fromkeys(row["column"] for row in rows)) == list(COLUMNS)
+    assert [row["turns"] for row in rows] == sorted((r["turns"] for r in rows), reverse=True)
     ran = [row for row in rows if row["verdict"] != "not run"]
     assert len(ran) > 250 and all(row["mdps"] == 80 for row in ran)
 
