@@ -85,7 +85,8 @@ def named(turns: str, ties: search.Ties) -> dict[str, Case]:
     found = toys.named_cases()
     hidden = found.pop("toy_hidden_action")
     if turns == "single-turn":
-        return {"two_prompts": toys.two_prompts()} if ties == "linear" else {}
+        shared = {"two_prompts": toys.two_prompts(), "two_lengths": toys.two_lengths()}
+        return shared if ties == "linear" else {}
     return {"table": found, "hidden": {"toy_hidden_action": hidden}}.get(ties, {})
 
 

@@ -1,7 +1,7 @@
 """SeeUPO (arXiv 2602.06554), Table 1, extended: which advantage and update can lower performance.
 
-    python -m experiments.guarantees                 # about a minute on two cores
-    python -m experiments.guarantees --size tiny     # ten seconds
+    python -m experiments.guarantees                 # a minute and a half on two cores
+    python -m experiments.guarantees --size tiny     # about 15 seconds
     python -m experiments.guarantees --replay FILE   # a counterexample: performance before and after
 
 Rows: REINFORCE; proximal policy update (PPU, a clipped surrogate) with a ratio per token or turn; with

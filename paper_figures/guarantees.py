@@ -7,16 +7,13 @@ lowered performance, in percent; "." where a theorem says that none can. A tick 
 last column is the verdict of the paper (SeeUPO, arXiv 2602.06554, Table 1).
 """
 
-import argparse
-import csv
 from pathlib import Path
 
-import matplotlib
+from matplotlib import pyplot as plt
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (the backend has to be chosen first)
-from matplotlib.colors import ListedColormap  # noqa: E402
-from matplotlib.patches import Patch  # noqa: E402
+from paper_figures.files import Row, read_table, redraw, save
 
 COLOURS = {
     "holds": "#9fd3a5",
@@ -29,21 +26,23 @@ COLOURS = {
 PAPER = {"yes": "\u2713", "no": "\u2717", "": ""}
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of the table, one for each cell.
+def read(directory: Path) -> list[Row]:
+    """The rows of the table of a run, one for each cell.
 
     Raises:
-      ValueError: a verdict that has no colour.
+      ValueError: no table or an empty one, or a verdict that has no colour.
     """
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(directory, "guarantees")
     unknown = {row["verdict"] for row in rows} - set(COLOURS)
     if unknown:
-        raise ValueError(f"{path} has verdicts {sorted(unknown)}: known are {list(COLOURS)}")
+        raise ValueError(
+            f"guarantees.csv of {directory} has verdicts {sorted(unknown)}: "
+            f"give each a colour, as {list(COLOURS)} have"
+        )
     return rows
 
 
-def label(row: dict[str, str]) -> str:
+def label(row: Row) -> str:
     """What is printed in a cell."""
     if row["verdict"] == "not run":
         return ""
@@ -52,7 +51,7 @@ def label(row: dict[str, str]) -> str:
     return f"{100 * float(row['share_lowered']):.3g}"
 
 
-def panel(axis: plt.Axes, rows: list[dict[str, str]], title: str) -> None:
+def panel(axis: plt.Axes, rows: list[Row], title: str) -> None:
     """Draw the cells of one number of turns."""
     columns = list(dict.fromkeys(row["column"] for row in rows))
     lines = sorted({(row["update"], row["advantage"]) for row in rows}, key=_order(rows))
@@ -84,9 +83,9 @@ def _order(rows):
     return lambda line: (updates.index(line[0]), advantages.index(line[1]))
 
 
-def draw(directory: Path) -> None:
-    """Write `guarantees.png` and `guarantees.pdf` beside the table of a run."""
-    rows = read(directory / "guarantees.csv")
+def draw(directory: Path) -> list[Path]:
+    """Write `guarantees.png` and `guarantees.pdf` beside the table of a run; returns the png."""
+    rows = read(directory)
     turns = list(dict.fromkeys(row["turns"] for row in rows))
     figure, axes = plt.subplots(1, len(turns), figsize=(11, 7.5), sharey=True)
     for axis, name in zip(axes, turns, strict=True):
@@ -94,17 +93,8 @@ def draw(directory: Path) -> None:
     patches = [Patch(color=colour, label=verdict) for verdict, colour in COLOURS.items()]
     figure.legend(handles=patches, loc="lower center", ncol=len(patches), fontsize=7)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
-    figure.savefig(directory / "guarantees.png", dpi=160)
-    figure.savefig(directory / "guarantees.pdf")
-    plt.close(figure)
-
-
-def main() -> None:
-    """Draw the run named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of the run")
-    draw(parser.parse_args().run)
+    return [save(figure, directory / "guarantees")]
 
 
 if __name__ == "__main__":
-    main()
+    redraw(__doc__, draw)

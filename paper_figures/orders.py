@@ -6,31 +6,24 @@
 Reads the csv files of a run, computes nothing, writes PNG and PDF beside them.
 """
 
-import argparse
-import csv
 from pathlib import Path
 
-import matplotlib
+from matplotlib import pyplot as plt
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (after the backend)
+from paper_figures.files import read_table, redraw, save
 
 COLORS = {"reverse": "#1b6ca8", "natural": "#c8553d", "random": "#7a7a7a", "none": "#2a2a2a"}
 NORMALISATIONS = {"none": "#1b6ca8", "batch": "#3f8f4f", "group": "#c8553d"}
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Rows of a csv file."""
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def draw(directory: Path) -> None:
+def draw(directory: Path) -> list[Path]:
     """Figures of `update_order_tabular`: curves and arrivals by order, and what small steps leave."""
-    rows = read(directory / "curves.csv")
+    rows = read_table(directory, "curves")
     methods = list(dict.fromkeys(row["method"] for row in rows if row["order"] in COLORS))
     methods = [method for method in methods if "at once" not in method]
-    figure, axes = plt.subplots(3, len(methods), figsize=(11, 9), sharex="row", sharey="row")
+    figure, axes = plt.subplots(
+        3, len(methods), figsize=(11, 9), sharex="row", sharey="row", layout="tight"
+    )
     for column, method in enumerate(methods):
         for row, (update, quantity) in enumerate(
             (("greedy", "arrived"), ("clipped", "closed"), ("clipped", "arrived"))
@@ -44,20 +37,23 @@ def draw(directory: Path) -> None:
     for axis in axes[-1]:
         axis.set_xlabel("sweeps")
     axes[0, 0].legend(fontsize=8, loc="lower right")
-    _save(figure, directory / "orders")
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
-    _small_steps(axes[0], read(directory / "small_steps.csv"))
-    _last_turns(axes[1], read(directory / "last_turns.csv"))
-    _save(figure, directory / "order_effect")
+    effect, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="tight")
+    _small_steps(axes[0], read_table(directory, "small_steps"))
+    _last_turns(axes[1], read_table(directory, "last_turns"))
+    return [save(figure, directory / "orders"), save(effect, directory / "order_effect")]
 
 
-def draw_normalization(directory: Path) -> None:
+def draw_normalization(directory: Path) -> list[Path]:
     """Figures of `normalization_tabular`: learning curves and what placeholders do."""
-    rows = read(directory / "curves.csv")
+    rows = read_table(directory, "curves")
     steps = list(dict.fromkeys(row["step"] for row in rows))
     sizes = list(dict.fromkeys(row["groups"] for row in rows))
     figure, axes = plt.subplots(
-        len(steps), len(sizes), figsize=(4 * len(sizes), 3.2 * len(steps)), sharey=True
+        len(steps),
+        len(sizes),
+        figsize=(4 * len(sizes), 3.2 * len(steps)),
+        sharey=True,
+        layout="tight",
     )
     for i, step in enumerate(steps):
         for j, size in enumerate(sizes):
@@ -70,15 +66,14 @@ def draw_normalization(directory: Path) -> None:
             axis.set_xlabel("iteration")
     axes[0, 0].set_ylabel("performance")
     axes[0, 0].legend(fontsize=8)
-    _save(figure, directory / "normalization")
-    figure, axis = plt.subplots(figsize=(5, 3.4))
-    rows = read(directory / "placeholders.csv")
+    filled, axis = plt.subplots(figsize=(5, 3.4), layout="tight")
+    rows = read_table(directory, "placeholders")
     share = [float(r["real share"]) for r in rows]
     for name in ("scale with placeholders", "sign changed", "clipped gain kept"):
         axis.plot(share, [float(r[name]) for r in rows], "o-", label=name)
     axis.set_xlabel("share of chains that reach the turn")
     axis.legend(fontsize=8)
-    _save(figure, directory / "placeholders")
+    return [save(figure, directory / "normalization"), save(filled, directory / "placeholders")]
 
 
 def _lines(axis, rows, method, quantity):
@@ -135,20 +130,12 @@ def _last_turns(axis, rows):
     axis.grid(alpha=0.3)
 
 
-def _save(figure, stem):
-    figure.tight_layout()
-    for kind in ("png", "pdf"):
-        figure.savefig(stem.with_suffix(f".{kind}"), dpi=150)
-    plt.close(figure)
-
-
-def main() -> None:
-    """Draw the run named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path, help="folder of a run")
-    directory = parser.parse_args().directory
-    (draw_normalization if (directory / "placeholders.csv").exists() else draw)(directory)
+def draw_either(directory: Path) -> list[Path]:
+    """Figures of the experiment that the tables of the run belong to."""
+    if (directory / "placeholders.csv").exists():
+        return draw_normalization(directory)
+    return draw(directory)
 
 
 if __name__ == "__main__":
-    main()
+    redraw(__doc__, draw_either)

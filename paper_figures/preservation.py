@@ -5,14 +5,11 @@
 Reads `preservation.csv`, computes nothing, writes PNG and PDF beside it.
 """
 
-import argparse
-import csv
 from pathlib import Path
 
-import matplotlib
+from matplotlib import pyplot as plt
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (after the backend)
+from paper_figures.files import read_table, redraw, save
 
 COLORS = {
     "SeeUPO": "#1b6ca8",
@@ -31,10 +28,9 @@ TITLES = {
 QUANTITIES = {"closed": "share of the gap closed", "lowering": "iterations that lower J"}
 
 
-def draw(directory: Path) -> None:
-    """Two rows of panels for each kind of data: performance, and how often it falls."""
-    with open(directory / "preservation.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+def draw(directory: Path) -> list[Path]:
+    """Two rows of panels for each kind of data: performance, and how often it falls; the png file."""
+    rows = read_table(directory, "preservation")
     axes_names = list(dict.fromkeys(row["axis"] for row in rows))
     figure, axes = plt.subplots(
         2, len(axes_names), figsize=(2.6 * len(axes_names), 5.6), sharey="row", sharex="col"
@@ -49,9 +45,7 @@ def draw(directory: Path) -> None:
     lines, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="lower center", ncol=len(COLORS), fontsize=8)
     figure.tight_layout(rect=(0, 0.09, 1, 1))
-    for kind in ("png", "pdf"):
-        figure.savefig(directory / f"preservation.{kind}", dpi=150)
-    plt.close(figure)
+    return [save(figure, directory / "preservation")]
 
 
 def _panel(axis, rows, quantity):
@@ -70,12 +64,5 @@ def _panel(axis, rows, quantity):
     axis.grid(alpha=0.3)
 
 
-def main() -> None:
-    """Draw the run named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path, help="folder of a run")
-    draw(parser.parse_args().directory)
-
-
 if __name__ == "__main__":
-    main()
+    redraw(__doc__, draw)

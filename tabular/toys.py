@@ -97,6 +97,25 @@ def two_prompts() -> Case:
     return Case(mdp, policy, linear_features(directions), contexts, np.zeros((1, 2)))
 
 
+def two_lengths() -> Case:
+    """Two prompts, answers of one and of two tokens, and a direction that trades them off.
+
+    The first token decides: 0 pays 1, at the end of the answer. Along theta its log-odds move by
+    theta for the short answer and by -1.5 theta for the long one. The gradient of performance is
+    (1 - 1.5) / 8 < 0; with the geometric mean of an answer's ratios it is (1 - 1.5 / 2) / 8 > 0.
+    """
+    transitions, rewards = np.zeros((2, 2, 2, 2)), np.zeros((2, 2, 2))
+    transitions[0, 1] = np.eye(2)
+    rewards[0, 0, 0] = 1.0
+    rewards[1, 0] = 1.0
+    directions = np.zeros((2, 2, 2, 1))
+    directions[0, :, 0, 0] = [1.0, -1.5]
+    mdp = TurnMDP(transitions, rewards, np.array([0.5, 0.5]))
+    contexts = np.tile([0, 1], (2, 1))
+    features = linear_features(directions)
+    return Case(mdp, np.full((2, 2, 2), 0.5), features, contexts, np.zeros((2, 2)))
+
+
 def toy_patience() -> TurnMDP:
     """Two turns: 0.9 now and the end, or 1 a turn later, which a discount of 0.8 makes 0.8."""
     transitions, rewards = np.zeros((2, 1, 2, 1)), np.zeros((2, 1, 2))

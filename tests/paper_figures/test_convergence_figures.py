@@ -3,6 +3,7 @@
 import csv
 
 import numpy as np
+from matplotlib import pyplot as plt
 
 from paper_figures import convergence
 
@@ -41,15 +42,24 @@ def tables(directory):
 
 def test_both_figures_are_drawn(tmp_path):
     tables(tmp_path)
-    convergence.draw(tmp_path)
-    for name in ("convergence_learning", "convergence_updates"):
+    names = ("convergence_learning", "convergence_updates")
+    assert convergence.draw(tmp_path) == [tmp_path / f"{name}.png" for name in names]
+    for name in names:
         for suffix in ("png", "pdf"):
             assert (tmp_path / f"{name}.{suffix}").stat().st_size > 5000, name
 
 
-def test_series_keep_order_and_numbers(tmp_path):
-    tables(tmp_path)
-    rows = convergence.load(tmp_path, "siblings")
-    found = convergence.series(rows, "siblings", "sweep", "mean_gap")
-    assert list(found) == ["2", "8"]
-    np.testing.assert_allclose(found["8"], [[0, 1], [1, 0.5], [2, 0.25], [3, 0.125]])
+def test_bands_belong_to_their_lines(tmp_path):
+    rows = [
+        {"siblings": n, "sweep": t, "mean_gap": 0.5**t, "half_width": 0.1 / int(n)}
+        for n in ("2", "8")
+        for t in (2, 0, 1)
+    ]
+    figure, axis = plt.subplots()
+    convergence._siblings(axis, rows)
+    for line, band, width in zip(axis.lines, axis.collections, (0.05, 0.0125), strict=True):
+        assert line.get_xydata().tolist() == [[0, 1], [1, 0.5], [2, 0.25]]
+        at_end = band.get_paths()[0].vertices
+        heights = at_end[at_end[:, 0] == 2, 1]
+        np.testing.assert_allclose((heights.min(), heights.max()), (0.25 - width, 0.25 + width))
+    plt.close(figure)

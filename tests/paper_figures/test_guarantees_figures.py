@@ -40,7 +40,7 @@ def write(path, table):
 
 def test_writes_both_formats(tmp_path):
     write(tmp_path / "guarantees.csv", rows())
-    guarantees.draw(tmp_path)
+    assert guarantees.draw(tmp_path) == [tmp_path / "guarantees.png"]
     assert image.imread(tmp_path / "guarantees.png").std() > 0.05
     assert (tmp_path / "guarantees.pdf").read_bytes().startswith(b"%PDF")
 
@@ -65,4 +65,4 @@ def test_an_unknown_verdict_is_refused(tmp_path):
     table[0]["verdict"] = "maybe"
     write(tmp_path / "guarantees.csv", table)
     with pytest.raises(ValueError, match="verdicts \\['maybe'\\]"):
-        guarantees.read(tmp_path / "guarantees.csv")
+        guarantees.read(tmp_path)

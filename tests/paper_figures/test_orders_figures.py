@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+from matplotlib import pyplot as plt
 
 from paper_figures import orders
 
@@ -54,7 +55,7 @@ def normalization_run(directory):
 )
 def test_figures_are_written_from_the_tables_alone(make, draw, names, tmp_path):
     make(tmp_path)
-    draw(tmp_path)
+    assert draw(tmp_path) == [tmp_path / f"{name}.png" for name in names]
     for name in names:
         for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
             assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(start)
@@ -62,7 +63,7 @@ def test_figures_are_written_from_the_tables_alone(make, draw, names, tmp_path):
 
 def test_lines_are_the_numbers_of_the_table(tmp_path, monkeypatch):
     kept = {}
-    monkeypatch.setattr(orders, "_save", lambda figure, stem: kept.update({stem.name: figure}))
+    monkeypatch.setattr(orders, "save", lambda figure, stem: kept.update({stem.name: figure}))
     order_run(tmp_path)
     orders.draw(tmp_path)
     axes = kept["orders"].axes
@@ -71,10 +72,13 @@ def test_lines_are_the_numbers_of_the_table(tmp_path, monkeypatch):
         assert list(line.get_xdata()) == [0, 1, 2] and list(line.get_ydata()) == [0.0, 0.5, 1.0]
     assert [line.get_label() for line in axes[0].lines] == [
         "reverse", "natural", "all at once"]  # fmt: skip
+    for figure in kept.values():
+        plt.close(figure)
 
 
-def test_command_line_finds_out_which_run_it_is(tmp_path, monkeypatch):
-    normalization_run(tmp_path)
-    monkeypatch.setattr("sys.argv", ["orders", str(tmp_path)])
-    orders.main()
-    assert (tmp_path / "placeholders.png").exists()
+@pytest.mark.parametrize(
+    ("make", "first"), [(order_run, "orders"), (normalization_run, "normalization")]
+)
+def test_the_tables_say_which_run_it_is(make, first, tmp_path):
+    make(tmp_path)
+    assert orders.draw_either(tmp_path)[0] == tmp_path / f"{first}.png"

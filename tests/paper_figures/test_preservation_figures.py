@@ -2,7 +2,7 @@
 
 import csv
 
-import matplotlib.pyplot as plt
+from matplotlib import pyplot as plt
 
 from paper_figures import preservation
 
@@ -23,8 +23,9 @@ def make_run(directory, axes=("rewards", "forks")):
 def test_panels_hold_the_numbers_of_the_table(tmp_path, monkeypatch):
     make_run(tmp_path)
     kept = []
-    monkeypatch.setattr(plt, "close", kept.append)
-    preservation.draw(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(plt, "close", kept.append)
+        preservation.draw(tmp_path)
     (figure,) = kept
     assert len(figure.axes) == 4
     for axis, expected in ((figure.axes[0], [1.0, 0.5, 0.0]), (figure.axes[2], [0.0, 0.25, 0.5])):
@@ -32,11 +33,11 @@ def test_panels_hold_the_numbers_of_the_table(tmp_path, monkeypatch):
         for line in axis.lines:
             assert list(line.get_xdata()) == [0.0, 0.5, 1.0]
             assert list(line.get_ydata()) == expected
+    plt.close(figure)
     assert (tmp_path / "preservation.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_command_line(tmp_path, monkeypatch):
+def test_every_axis_has_a_title(tmp_path):
     make_run(tmp_path, tuple(preservation.TITLES))
-    monkeypatch.setattr("sys.argv", ["preservation", str(tmp_path)])
-    preservation.main()
+    assert preservation.draw(tmp_path) == [tmp_path / "preservation.png"]
     assert (tmp_path / "preservation.png").read_bytes().startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ import csv
 import pytest
 from matplotlib import pyplot as plt
 
-from paper_figures import regimes
+from paper_figures import files, regimes
 
 FAMILY = {"family": "a", **{column: 0.5 + place for place, column in enumerate(regimes.BARS)}}
 
@@ -42,15 +42,16 @@ def run(tmp_path):
 
 
 def test_draw_writes_both_figures_twice(run):
-    regimes.draw(run)
+    before = plt.get_fignums()
+    assert regimes.draw(run) == [run / "families.png", run / "phase_maps.png"]
     for name in ("families", "phase_maps"):
         assert (run / f"{name}.png").stat().st_size > 5_000
         assert (run / f"{name}.pdf").exists()
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == before
 
 
 def test_cells_are_sorted_by_luck(run):
-    rows = regimes.read(run / "phase_map_2.csv")
+    rows = files.read_table(run, "phase_map_2")
     values, tasks, luck = regimes._table(rows, "critical", "rtpo_4")
     assert tasks == [(5, 1), (5, 2)] and luck == [0.0, 1.0, 2.0]
     assert values.tolist() == [[1.0, 2.0, 4.0], [2.0, 4.0, 8.0]]
@@ -59,7 +60,7 @@ def test_cells_are_sorted_by_luck(run):
 @pytest.mark.parametrize(("rule", "place"), [("rtpo", 1.5), ("fork", 0.5)])
 def test_frontiers_stand_where_the_share_passes_the_threshold(run, rule, place):
     """Shares .8, .4, .1: above 1/3 twice, above .45 once."""
-    rows = regimes.read(run / "phase_map_1.csv")
+    rows = files.read_table(run, "phase_map_1")
     figure, axis = plt.subplots()
     regimes._frontier(axis, rows, "luck_after", rule)
     assert [line.get_xdata().tolist() for line in axis.lines] == [[place, place]] * 2

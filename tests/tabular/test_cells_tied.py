@@ -134,25 +134,20 @@ def test_product_of_ratios_bounds_the_change_of_performance(seed):
         assert max(margins) > 1e-3 and max(gains) > 1e-3, f"{seed=} {how}"
 
 
-def test_the_geometric_mean_prefers_short_episodes_by_hand():
-    """One task of one turn, +1 along the shared direction, one of three turns, -2: true slope -1/8.
-
-    Divided by the lengths it is (1 - 2/3) / 8 > 0, so the step goes up where J goes down.
-    """
-    transitions, rewards = np.zeros((*SHAPE, 2)), np.zeros(SHAPE)
-    transitions[:, 1, :, 1] = 1.0
-    rewards[0, :, 0] = 1.0
-    directions = np.zeros((*SHAPE, 1))
-    directions[0, :, 0, 0] = [1.0, -2.0]
-    mdp = tabular.TurnMDP(transitions, rewards, np.array([0.5, 0.5]))
-    contexts = np.tile([0, 1], (3, 1))
-    features = toys.linear_features(directions)
-    case = Case(mdp, np.full(SHAPE, 0.5), features, contexts, np.zeros(SHAPE[:2]))
+def test_the_geometric_mean_prefers_short_answers_by_hand():
+    """True slope (1 - 1.5) / 8, divided by the lengths (1 - 0.75) / 8: up where J goes down."""
+    case = toys.padded(toys.two_lengths(), *SHAPE[:2])
     how = jax.tree.map(jnp.asarray, GROUP)
     for mean, sign in ((True, -1.0), (False, 1.0)):
         found = sequence(case, how, an_update(mean=mean))
         assert found.slope == pytest.approx(sign, abs=1e-9)
         assert sign * change(case, found) > 1e-3
+    size = 1e-6
+    ends = []
+    for theta in (size, -size):
+        rows = case.policy * np.exp(case.features[..., 0] * theta)
+        ends.append(float(performance(case, rows / rows.sum(-1, keepdims=True))))
+    assert (ends[0] - ends[1]) / (2 * size) == pytest.approx(-0.5 / 8, abs=1e-8)
 
 
 def test_fresh_stages_of_tied_rows_use_old_boundaries_and_current_continuations(seed):

@@ -43,13 +43,12 @@ def rows_of(findings, **where):
     return [row for row in rows if all(row[name] == value for name, value in where.items())]
 
 
-def test_everything_that_holds_holds_and_every_number_is_finite(findings, seed):
+def test_every_claim_is_as_expected_and_violations_have_a_margin(findings, seed):
     claims = findings[0].claims
-    assert all(c.as_expected for c in claims if c.expected), f"{seed=} {claims}"
-    assert all(np.isfinite(c.worst) for c in claims), f"{seed=}"
-    # Of forty MDPs each, only what is common has to show.
-    common = [c for c in claims if not c.expected and ("noise" in c.claim or "finite" in c.claim)]
-    assert len(common) == 2 and all(not c.holds and c.worst < -1e-4 for c in common), f"{seed=}"
+    assert all(c.as_expected for c in claims), f"{seed=} {claims}"
+    failing = [c for c in claims if not c.expected]
+    assert len(failing) == 7 and all(c.worst < 10 * c.bound for c in failing), f"{seed=} {claims}"
+    assert all(c.counterexample in findings[0].counterexamples for c in failing), f"{seed=}"
 
 
 def test_the_table_has_every_cell_once(findings):
