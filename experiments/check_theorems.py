@@ -44,7 +44,7 @@ from experiments import (
     theory,
     update_order_tabular,
 )
-from experiments.claims import Claim
+from experiments.theory.claims import Claim
 
 NAME = "check_theorems"
 EXPERIMENTS = {

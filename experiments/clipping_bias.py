@@ -32,14 +32,15 @@ where only the outcome pays and early turns hardly matter. Growth as in the pape
 sampling of C, whose variance is that of w_t, or from advantages that grow.
 
 Dividing by |C|: how the paper guards |C| = 0 is not published, so five readings are compared
-(`tabular.clipping.clipping_triggered_scale`) with SGD and Adam and a critic that errs, at a moderate
-step and at one that is too large, and each with two controls that know nothing of C but have the same
-mean step length: a constant smaller step, and clipping of the gradient norm. |C| stays far below 1, so
-g / max(1, |C|) changes nothing and g / |C| enlarges steps and does harm. The scale-free reading gains
-about a hundredth of the optimum with SGD at the step that is too large, where it makes steps shorter;
-the better of the two controls gets all but at most a hundredth of that, and elsewhere there is nothing
-to gain. Adam removes constant factors anyway. `controls.csv` reports both step lengths: where
-a reading makes steps longer than the unscaled run, no control of equal length exists.
+(`tabular.ratios.clipping.clipping_triggered_scale`) with SGD and Adam and a critic that errs, at a
+moderate step and at one that is too large, and each with two controls that know nothing of C but
+have the same mean step length: a constant smaller step, and clipping of the gradient norm. |C|
+stays far below 1, so g / max(1, |C|) changes nothing and g / |C| enlarges steps and does harm. The
+scale-free reading gains about a hundredth of the optimum with SGD at the step that is too large,
+where it makes steps shorter; the better of the two controls gets all but at most a hundredth of
+that, and elsewhere there is nothing to gain. Adam removes constant factors anyway. `controls.csv`
+reports both step lengths: where a reading makes steps longer than the unscaled run, no control of
+equal length exists.
 
 Exact: everything; all episodes, or all (turn, state, action), enter with their probabilities. Sampled:
 only MDPs, policies and critic errors are drawn; differences in `controls.csv` have standard errors over
@@ -52,8 +53,9 @@ from typing import Literal
 
 import numpy as np
 
-from experiments import clipping_curves, clipping_growth, clipping_identity, clipping_ratios, theory
-from experiments.claims import Counterexample, Findings
+from experiments import theory
+from experiments.theory import clipping_curves, clipping_growth, clipping_identity, clipping_ratios
+from experiments.theory.claims import Counterexample, Findings
 from paper_figures import clipping as figures
 
 

@@ -61,9 +61,10 @@ from typing import Literal
 
 import numpy as np
 
-from experiments import guarantee_claims, theory
-from experiments.claims import Findings
-from experiments.guarantee_cells import (
+from experiments import theory
+from experiments.theory import guarantee_claims
+from experiments.theory.claims import Findings
+from experiments.theory.guarantee_cells import (
     ADVANTAGES,
     COLUMNS,
     TOLERANCE,
@@ -72,11 +73,11 @@ from experiments.guarantee_cells import (
     engine,
     is_defined,
 )
-from experiments.guarantee_claims import Record
-from experiments.guarantee_instances import SMALL_SHAPE, named, pool, random_cases
-from experiments.guarantee_runs import Cell, replay, smallest
-from experiments.guarantee_runs import run as run_cells
-from experiments.guarantee_texts import is_proven, paper, verdict, why
+from experiments.theory.guarantee_claims import Record
+from experiments.theory.guarantee_instances import SMALL_SHAPE, named, pool, random_cases
+from experiments.theory.guarantee_runs import Cell, replay, smallest
+from experiments.theory.guarantee_runs import run as run_cells
+from experiments.theory.guarantee_texts import is_proven, paper, verdict, why
 from paper_figures import guarantees as figures
 
 

@@ -46,11 +46,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import tabular
-from experiments import ragged_batches, task_mixtures, theory
-from experiments.claims import Counterexample, Findings, at_least, at_most, mdp_arrays
+from experiments import theory
+from experiments.theory import ragged_batches, task_mixtures
+from experiments.theory.claims import Counterexample, Findings, at_least, at_most, mdp_arrays
 from paper_figures import orders as figures
-from tabular import sweeps
-from tabular.ragged import pool_normalised
+from tabular.orders import sweeps
+from tabular.orders.ragged import pool_normalised
 
 SHAPE = (3, 2, 3)
 CLIP = sweeps.Clip(0.2, 0.2)

@@ -1,7 +1,8 @@
 """One exact proximal update and its change of performance in plain numpy, one MDP after the other.
 
-The same computation as `tabular.cells.monotone_gain`, written from the definitions and without any of
-its functions: an independent check, and the loop that vectorisation is compared with for speed.
+The same computation as `tabular.guarantees.cells.monotone_gain`, written from the definitions and
+without any of its functions: an independent check, and the loop that vectorisation is compared with
+for speed.
 """
 
 import numpy as np

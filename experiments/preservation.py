@@ -56,10 +56,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import tabular
-from experiments import preservation_runs, theory
-from experiments.claims import Counterexample, Findings, at_least, mdp_arrays
+from experiments import theory
+from experiments.theory import preservation_runs
+from experiments.theory.claims import Counterexample, Findings, at_least, mdp_arrays
 from paper_figures import preservation as figures
-from tabular.breakage import Breakage
+from tabular.orders.breakage import Breakage
 
 LEVELS = {
     "rewards": (0.0, 0.5, 1.0, 2.0, 4.0),

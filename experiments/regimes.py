@@ -12,14 +12,14 @@ chains from S_k with leave-one-out baseline estimates it with
 
     Var|S_k = [ E(R-V)^2|z|^2 - (n-2)/(n-1)|c|^2 + Var(R) E|z|^2/(n-1) ]/n,   c = Cov(R, z),
 
-plus the variance of c over S_k (derivation: `tabular.group_gradient`). Ratios are cost of flat groups
-of 8 over cost of the method, so above 1 the method needs fewer generated turns:
+plus the variance of c over S_k (derivation: `tabular.regimes.group_gradient`). Ratios are cost of
+flat groups of 8 over cost of the method, so above 1 the method needs fewer generated turns:
 
     M1  for the same total variance
     M2  for the same squared cosine while noise dominates, turns weighted as they deserve
     M3  for a squared cosine of 1/2, one weight per turn
 
-Closed forms (`tabular.regime_rules`), w_k the share of Var R still open at boundary k, kappa = k1/K:
+Closed forms (`tabular.regimes.rules`), w_k the share of Var R still open at boundary k, kappa = k1/K:
 
     RTPO at every turn                          2 / ((K+1) mean_k w_k)
     flat rows before k1, one fork with tails    1 / (sqrt(kappa) + (1-kappa) sqrt(w_k1))^2
@@ -54,11 +54,11 @@ selection by returns, by enumeration of every group of small random MDPs through
 standard error. Best mixtures carry a certified lower bound.
 
 Conventions that matter. Groups at a boundary that early endings make rare count as a mean over the
-groups formed times the known probability of reaching it ("known" in `tabular.group_variance`); with
-"counted" trunks RTPO (G = 4) is up to 1.2x dearer on locks that end at the error. Trajectories that
-are only forked are paid for; M2 and the columns `free_trunks` take them as given. Estimates from
-several boundaries are combined as if independent: exact correlation adds below 1 % for best mixtures,
-but up to 7 % for RTPO at every turn with tails.
+groups formed times the known probability of reaching it ("known" in
+`tabular.regimes.group_variance`); with "counted" trunks RTPO (G = 4) is up to 1.2x dearer on locks
+that end at the error. Trajectories that are only forked are paid for; M2 and the columns
+`free_trunks` take them as given. Estimates from several boundaries are combined as if independent:
+exact correlation adds below 1 % for best mixtures, but up to 7 % for RTPO at every turn with tails.
 """
 
 import dataclasses
@@ -68,10 +68,10 @@ from typing import Literal
 import jax
 import numpy as np
 
-from experiments import regime_tables as tables
 from experiments import theory
-from experiments.claims import Findings
-from experiments.regime_claims import (
+from experiments.theory import regime_tables as tables
+from experiments.theory.claims import Findings
+from experiments.theory.regime_claims import (
     bound_claims,
     critic_claim,
     family_claims,
@@ -81,11 +81,11 @@ from experiments.regime_claims import (
     to_go_claims,
     variant_claims,
 )
-from experiments.regime_counterexamples import counterexamples, replay
-from experiments.regime_enumeration import enumeration_claims, sampled_claim, sampled_rows
-from experiments.regime_families import FAMILIES, LOCK_FIVE, critical_case, phase_case
+from experiments.theory.regime_counterexamples import counterexamples, replay
+from experiments.theory.regime_enumeration import enumeration_claims, sampled_claim, sampled_rows
+from experiments.theory.regime_families import FAMILIES, LOCK_FIVE, critical_case, phase_case
 from paper_figures import regimes as figures
-from tabular.families import lock_case, with_additive_luck
+from tabular.regimes.families import lock_case, with_additive_luck
 
 # Enough families for every claim.
 FEW = (

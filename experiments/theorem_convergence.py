@@ -58,8 +58,9 @@ from typing import Literal
 
 import jax
 
-from experiments import convergence_learning, convergence_restricted, convergence_updates, theory
-from experiments.claims import Counterexample, Findings
+from experiments import theory
+from experiments.theory import convergence_learning, convergence_restricted, convergence_updates
+from experiments.theory.claims import Counterexample, Findings
 from paper_figures import convergence as figures
 
 

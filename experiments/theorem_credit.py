@@ -50,7 +50,7 @@ divide them by the number of rows, so for the error summed over turns at the sam
 Large groups and a_k << w_k leave 2 / ((K+1) mean_k w_k): with siblings at every turn, mean_k w_k has
 to be below 2/(K+1). Rows of one group are correlated through their baseline; that is left out, and
 so is |score|^2. If only the last turn matters the count is K against 1 + (K-1)/n turns a row, and
-siblings win by far. Both conditions are drawn over locks with luck (`experiments.credit_phase`).
+siblings win by far. Both conditions are drawn over locks with luck (`experiments.theory.credit_phase`).
 
 Exact: everything. No sampling except of the MDPs. Expectations by enumerating all groups through
 `rtpo_jax.core` (episodes of 3 turns, 2 states, 2 actions; gradients on 2 turns by autodiff through
@@ -66,9 +66,10 @@ import jax
 import numpy as np
 
 import tabular
-from experiments import credit_errors, credit_identities, credit_phase, credit_search, theory
-from experiments.claims import Findings
-from experiments.credit_instances import random_stack
+from experiments import theory
+from experiments.theory import credit_errors, credit_identities, credit_phase, credit_search
+from experiments.theory.claims import Findings
+from experiments.theory.credit_instances import random_stack
 from paper_figures import credit as figures
 
 _LOCKS = ((4, 0.6), (6, 0.7))  # turns and success probability of the by-turn table

@@ -50,16 +50,16 @@ from typing import Literal
 import jax
 import numpy as np
 
-from experiments import (
+from experiments import theory
+from experiments.theory import (
     drift_continuations,
     drift_growth,
     drift_noise,
     drift_sampling,
     drift_sharing,
-    theory,
 )
-from experiments.claims import Counterexample, Findings
-from experiments.drift_continuations import (
+from experiments.theory.claims import Counterexample, Findings
+from experiments.theory.drift_continuations import (
     first_turns,
     full_length,
     lock_pair,

@@ -48,10 +48,11 @@ import jax
 import numpy as np
 
 import tabular
-from experiments import order_fidelity, order_toys, theory
-from experiments.claims import Counterexample, Findings, at_least, at_most, mdp_arrays
+from experiments import theory
+from experiments.theory import order_fidelity, order_toys
+from experiments.theory.claims import Counterexample, Findings, at_least, at_most, mdp_arrays
 from paper_figures import orders as figures
-from tabular import sweeps
+from tabular.orders import sweeps
 
 SHAPE = (3, 3, 2)
 ORDERS = ("reverse", "natural", "random")

@@ -7,9 +7,10 @@ import optax
 import pytest
 
 import tabular
-from experiments import clipping_bias, clipping_curves, clipping_growth, clipping_identity
-from experiments.claims import load_counterexample
-from experiments.clipping_ratios import closed_form
+from experiments import clipping_bias
+from experiments.theory import clipping_curves, clipping_growth, clipping_identity
+from experiments.theory.claims import load_counterexample
+from experiments.theory.clipping_ratios import closed_form
 from tabular.paths import all_paths
 
 FRESH = int(np.random.SeedSequence().entropy % 2**32)

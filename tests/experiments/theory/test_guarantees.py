@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import tabular
-from experiments import guarantee_instances, guarantees, theory
-from experiments.claims import load_counterexample
-from experiments.guarantee_cells import ADVANTAGES, COLUMNS, UPDATES
-from experiments.guarantee_runs import Cell
-from experiments.guarantee_texts import is_proven, paper, verdict, why
+from experiments import guarantees, theory
+from experiments.theory import guarantee_instances
+from experiments.theory.claims import load_counterexample
+from experiments.theory.guarantee_cells import ADVANTAGES, COLUMNS, UPDATES
+from experiments.theory.guarantee_runs import Cell
+from experiments.theory.guarantee_texts import is_proven, paper, verdict, why
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from experiments import normalization_tabular as experiment
-from experiments import ragged_batches, task_mixtures
-from experiments.claims import load_counterexample
+from experiments.theory import ragged_batches, task_mixtures
+from experiments.theory.claims import load_counterexample
 
 FRESH = int(np.random.SeedSequence().entropy % 2**32)
 

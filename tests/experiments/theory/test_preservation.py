@@ -8,9 +8,9 @@ import pytest
 
 import tabular
 from experiments import preservation as experiment
-from experiments import preservation_runs
-from experiments.claims import load_counterexample
-from tabular.breakage import Breakage
+from experiments.theory import preservation_runs
+from experiments.theory.claims import load_counterexample
+from tabular.orders.breakage import Breakage
 
 FRESH = int(np.random.SeedSequence().entropy % 2**32)
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import regime_checks, regime_enumeration, regime_tables, regimes, theory
-from experiments.claims import load_counterexample
-from experiments.regime_families import FAMILIES, critical_case, phase_case
-from tabular import TurnMDP, allocation, families, group_gradient, performance
+from experiments import regimes, theory
+from experiments.theory import regime_checks, regime_enumeration, regime_tables
+from experiments.theory.claims import load_counterexample
+from experiments.theory.regime_families import FAMILIES, critical_case, phase_case
+from tabular import TurnMDP, performance
+from tabular.regimes import allocation, families, group_gradient
 
 FRESH = int(np.random.SeedSequence().entropy % 2**32)
 

@@ -8,10 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import claims, convergence_learning, convergence_restricted, convergence_updates
 from experiments import theorem_convergence as experiment
-from experiments.theory import run_and_write
-from tabular.q_learning import Steps
+from experiments.theory import (
+    claims,
+    convergence_learning,
+    convergence_restricted,
+    convergence_updates,
+)
+from experiments.theory.command import run_and_write
+from tabular.learning.q_learning import Steps
 
 
 @pytest.fixture(scope="module")

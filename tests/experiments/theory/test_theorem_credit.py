@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import tabular
-from experiments import credit_phase, credit_search, theorem_credit
-from experiments.claims import load_counterexample
-from experiments.credit_instances import lucky_lock, random_stack, stacked_laws
-from tabular.accuracy import boundary_variances
+from experiments import theorem_credit
+from experiments.theory import credit_phase, credit_search
+from experiments.theory.claims import load_counterexample
+from experiments.theory.credit_instances import lucky_lock, random_stack, stacked_laws
+from tabular.estimation.accuracy import boundary_variances
 
 FRESH = int(np.random.SeedSequence().entropy % 2**32)
 

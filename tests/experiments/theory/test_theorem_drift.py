@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import tabular
-from experiments import drift_growth, drift_noise, drift_sharing, theorem_drift
-from experiments.claims import load_counterexample
-from experiments.drift_continuations import (
+from experiments import theorem_drift
+from experiments.theory import drift_growth, drift_noise, drift_sharing
+from experiments.theory.claims import load_counterexample
+from experiments.theory.drift_continuations import (
     by_clamp,
     by_horizon,
     first_turns,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import tabular
 from experiments import theory
-from experiments.claims import (
+from experiments.theory.claims import (
     Counterexample,
     Findings,
     at_least,

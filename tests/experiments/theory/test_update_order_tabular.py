@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import order_fidelity, order_toys
 from experiments import update_order_tabular as experiment
-from experiments.claims import load_counterexample
+from experiments.theory import order_fidelity, order_toys
+from experiments.theory.claims import load_counterexample
 
 FRESH = int(np.random.SeedSequence().entropy % 2**32)
 

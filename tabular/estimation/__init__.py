@@ -1,0 +1,1 @@
+"""What estimators of the advantage get right and wrong, exactly (RTPO, Theorem 2)."""

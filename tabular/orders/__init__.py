@@ -1,0 +1,1 @@
+"""Orders of turn updates, compound ratios, ragged batches and broken assumptions (SeeUPO)."""

@@ -1,0 +1,1 @@
+"""Variance and cost of group gradients: when siblings beat whole episodes, in closed form."""
