@@ -1,4 +1,4 @@
-"""How fast the two inner loops run, as shares of this machine's matrix-product peak.
+"""How fast the inner loops run: decode and update as shares of the machine's peak, MDPs per second.
 
     python -m experiments.benchmark
 
@@ -10,16 +10,19 @@ Measures, after warm-up, with `block_until_ready`, medians over repetitions:
 * the same two with the SmolLM2 shape and random weights when `--large` is given (16 rows of
   64 context and 16 new tokens).
 
+and, of the tabular side, in float64:
+
+* exact values of a policy, and a whole exact proximal update (values, occupancy, the maximiser of the
+  clipped surrogate in every state, new performance), of `--mdps` stacked random MDPs with 3 turns, 3
+  states and 2 actions, against the same computation in a plain numpy loop over a share of them.
+
 Useful operations are counted from the shapes: 2 per matrix parameter and token forward (6 with the
 backward pass), attention included, the output head only where logits are computed. Machines differ and
-are shared: read the shares, and compare times only within one run. Expected time: under a minute,
-three with `--large`.
+are shared: read the shares and ratios, and compare times only within one run. Expected time: under a
+minute, three with `--large`.
 """
 
 import dataclasses
-import statistics
-import time
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +31,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from experiments.timing import median_seconds
 from rtpo_jax.algorithms import GRPO, Batch, Rows
 from rtpo_jax.models import TransformerConfig, init
 from rtpo_jax.rollouts import LanguageModelLogProbs, Sampler
@@ -57,23 +61,13 @@ class BenchmarkConfig:
     rows: int = 256  # batch of the small model
     context: int = 16  # context tokens of a row
     new_tokens: int = 6  # decoded or trained tokens of a row
+    mdps: int = 4096  # stacked random MDPs of the tabular side
     large: bool = False  # also measure the SmolLM2 shape
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             if field.name != "large" and getattr(self, field.name) < 1:
                 raise ValueError(f"{field.name}={getattr(self, field.name)}: use 1 or more")
-
-
-def median_seconds(call: Callable, repetitions: int) -> float:
-    """Median wall time of `call`, whose result is waited for; one warm-up call goes before."""
-    jax.block_until_ready(call())
-    times = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
 
 
 def peak_flops(repetitions: int) -> float:
@@ -172,15 +166,25 @@ def run(config: BenchmarkConfig) -> list[dict]:
     return rows
 
 
-def main() -> None:
-    """Measure and print."""
-    rows = run(tyro.cli(BenchmarkConfig, description=__doc__))
-    table = Table(title=f"{jax.devices()[0].device_kind}, {jax.device_count()} device(s)")
+def show(rows: list[dict], title: str) -> None:
+    """Print rows as a table."""
+    table = Table(title=title)
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="left" if name == "what" else "right")
     for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else v for v in row.values()))
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
     Console().print(table)
+
+
+def main() -> None:
+    """Measure and print."""
+    config = tyro.cli(BenchmarkConfig, description=__doc__)
+    device = f"{jax.devices()[0].device_kind}, {jax.device_count()} device(s)"
+    show(run(config), device)
+    # Imported last: it turns on float64 for the process, which must not reach the loops above.
+    from experiments import tabular_speed
+
+    show(tabular_speed.run(config.mdps, config.repetitions), f"tabular, {device}")
 
 
 if __name__ == "__main__":

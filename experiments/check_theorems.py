@@ -95,17 +95,15 @@ def run(config: Config, directory: Path, console: Console) -> list[Claim]:
         preset = dataclasses.replace(experiment.presets[config.size], seed=config.seed)
         console.print(f"{name}: {experiment.description.partition(chr(10))[0]}")
         findings = theory.run_and_write(experiment, preset, directory / name, console)
-        claims += [_with_file(claim, name) for claim in findings.claims]
+        claims += [_in_table(claim, name) for claim in findings.claims]
     theory.write_claims(claims, directory)
     return claims
 
 
-def _with_file(claim: Claim, name: str) -> Claim:
-    if not claim.counterexample:
-        return claim
-    return dataclasses.replace(
-        claim, counterexample=f"{name}/counterexamples/{claim.counterexample}.json"
-    )
+def _in_table(claim: Claim, name: str) -> Claim:
+    """The claim with its experiment's name before it, and its counterexample's as a file."""
+    file = claim.counterexample and f"{name}/counterexamples/{claim.counterexample}.json"
+    return dataclasses.replace(claim, claim=f"{name}: {claim.claim}", counterexample=file)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""One exact proximal update and its change of performance in plain numpy, one MDP after the other.
+"""Exact values and one exact proximal update in plain numpy, one MDP after the other.
 
 The same computation as `tabular.guarantees.cells.monotone_gain`, written from the definitions and
 without any of its functions: an independent check, and the loop that vectorisation is compared with
@@ -44,7 +44,7 @@ def maximiser(behavior: np.ndarray, advantages: np.ndarray) -> np.ndarray:
         return (np.clip(ratio, low, high) * behavior).sum()
 
     below, above = 0.0, 1.0 / behavior.min()
-    for _ in range(200):
+    for _ in range(60):
         middle = 0.5 * (below + above)
         below, above = (middle, above) if total(middle) < 1.0 else (below, middle)
     row = np.clip(above, low, high) * behavior
@@ -70,3 +70,11 @@ def gains(
     """`gain` of a stack of N MDPs and policies, [N]."""
     stacks = zip(transitions, rewards, start, policies, strict=True)
     return np.array([gain(*arrays) for arrays in stacks])
+
+
+def performances(
+    transitions: np.ndarray, rewards: np.ndarray, start: np.ndarray, policies: np.ndarray
+) -> np.ndarray:
+    """Performance of a stack of N MDPs and policies, [N]."""
+    stacks = zip(transitions, rewards, start, policies, strict=True)
+    return np.array([s @ values(t, r, p)[0][0] for t, r, s, p in stacks])

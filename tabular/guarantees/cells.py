@@ -15,7 +15,6 @@ Discounts: gamma^h r_h in place of r_h makes any return from turn 0 on the disco
 based advantage is divided by gamma^h again, as implementations do.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -193,28 +192,22 @@ def staged(case: Case, update: Update, batch, drawn, num_rows: int):
     return policy, rows
 
 
-@partial(jax.jit, static_argnums=(1, 2, 3))
-def monotone_gain(
-    keys: jax.Array, num_turns: int = 3, num_states: int = 3, num_actions: int = 2
-) -> jax.Array:
-    """Change of performance by one exact proximal update on random MDPs, [N]; never below 0.
+@jax.jit
+@jax.vmap
+def monotone_gain(mdp: TurnMDP, policy: jax.Array) -> jax.Array:
+    """Change of performance by one exact proximal update of each of N MDPs, [N]; never below 0.
 
-    Each key draws an MDP with rewards in (0, 1) and a policy with uniform rows, by `proximal_case`;
-    the update maximises the clipped surrogate of the true advantages at all turns, clip 0.2.
+    The update maximises the clipped surrogate of the true advantages at all turns, clip 0.2. Takes a
+    stack of MDPs and their policies [N, H, S, A].
     """
-
-    def gain(key):
-        mdp, policy = proximal_case(key, num_turns, num_states, num_actions)
-        state_values, action_values = values(mdp, policy)
-        found = mean_credit(mdp, policy, action_values - state_values[:-1, :, None])
-        improved = maximise_surrogate(policy, found, 0.2, 0.2)
-        return performance(mdp, improved) - mdp.start @ state_values[0]
-
-    return jax.vmap(gain)(keys)
+    state_values, action_values = values(mdp, policy)
+    found = mean_credit(mdp, policy, action_values - state_values[:-1, :, None])
+    improved = maximise_surrogate(policy, found, 0.2, 0.2)
+    return performance(mdp, improved) - mdp.start @ state_values[0]
 
 
 def proximal_case(key: jax.Array, num_turns: int, num_states: int, num_actions: int):
-    """The random MDP and policy [H, S, A] of one key of `monotone_gain`."""
+    """A random MDP with rewards in (0, 1), and a policy [H, S, A] with uniform rows."""
     first, second = jax.random.split(key)
     mdp = random_mdp(first, num_turns, num_states, num_actions)
     shape = mdp.rewards.shape

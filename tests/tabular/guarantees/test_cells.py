@@ -121,7 +121,7 @@ def test_monotone_gain_agrees_with_plain_numpy_and_is_never_negative(seed):
     @jax.jit
     def both(keys):
         drawn = jax.vmap(lambda key: cells.proximal_case(key, 2, 3, 4))(keys)
-        return drawn, cells.monotone_gain(keys, 2, 3, 4)
+        return drawn, cells.monotone_gain(*drawn)
 
     (mdps, policies), found = both(keys)
     arrays = (mdps.transitions, mdps.rewards, mdps.start, policies)
