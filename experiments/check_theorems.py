@@ -19,7 +19,8 @@ its file says what exactly is checked, by enumeration or by sampling:
     preservation             which broken assumption costs whom what (ours)
 
 Writes `results/check_theorems/<run>/`: claims.csv and table.md, and a folder for each experiment with
-its tables, figures and counterexamples. Expected on two CPU cores: below ten minutes, all as expected.
+its tables, figures and counterexamples. Expected on two free CPU cores: about five minutes, all as
+expected.
 """
 
 import dataclasses
@@ -67,7 +68,7 @@ EXPERIMENTS = {
 class Config:
     """Which experiments run, and how large."""
 
-    size: Literal["tiny", "cpu"] = "cpu"  # preset of every experiment: a minute, or ten
+    size: Literal["tiny", "cpu"] = "cpu"  # preset of every experiment: a minute or two, or five
     seed: int = 0  # of every experiment
     only: tuple[Literal[*EXPERIMENTS], ...] = tuple(EXPERIMENTS)  # these experiments, in this order
 

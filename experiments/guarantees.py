@@ -1,6 +1,6 @@
 """SeeUPO (arXiv 2602.06554), Table 1, extended: which advantage and update can lower performance.
 
-    python -m experiments.guarantees                 # a minute and a half on two cores
+    python -m experiments.guarantees                 # about 75 s on two free cores
     python -m experiments.guarantees --size tiny     # about 15 seconds
     python -m experiments.guarantees --replay FILE   # a counterexample: performance before and after
 
@@ -109,6 +109,11 @@ class Config:
             raise ValueError(
                 f"num_mdps={self.num_mdps} with {len(self.shapes)} shapes: use a multiple of that"
             )
+        if self.num_mdps < 8 * len(self.shapes):
+            least = 8 * len(self.shapes)
+            raise ValueError(f"num_mdps={self.num_mdps}: use {least} or more, 8 for every shape")
+        if min(map(min, self.shapes)) < 2:
+            raise ValueError(f"shapes={self.shapes}: use 2 or more turns, states and actions")
 
 
 PRESETS = {

@@ -8,7 +8,8 @@ RTPO (arXiv 2608.18682, Algorithm 1) needs neither, and an environment that can 
 boundary state instead. Nobody compared these limits side by side; this does. Own work, no table of
 either paper.
 
-    python -m experiments.preservation [--size tiny]        about 40 s on two cores
+    python -m experiments.preservation [--size tiny]        # about 25 s on two free cores
+    python -m experiments.preservation --replay results/preservation/RUN/counterexamples/forks.json
 
 Six axes, 0 where the assumption holds:
 

@@ -31,9 +31,10 @@ and the largest gain of one fork, K/k1, is sum_l v_l / sum_{l<k1} v_l, v_l the v
 
 Run it:
 
-    python -m experiments.regimes                  # all families, both maps; about 45 s on two cores
+    python -m experiments.regimes                  # all families, both maps; about 25 s on two cores
     python -m experiments.regimes --size tiny      # a few of each; about 10 s
     python -m experiments.regimes --map-turns 5 24 --map-luck 0 1 8
+    python -m experiments.regimes --replay results/regimes/RUN/counterexamples/NAME.json
 
 On a busy machine OPENBLAS_NUM_THREADS=1 helps: the many small design problems gain nothing from
 threads and wait for each other.

@@ -1,6 +1,6 @@
 """Theorem 1 of RTPO (arXiv 2608.18682): recursive optimality, of what learner, and without what.
 
-    python -m experiments.theorem_convergence                 # about 45 s on two free cores
+    python -m experiments.theorem_convergence                 # about 50 s on two free cores
     python -m experiments.theorem_convergence --size tiny     # about 20 s, nearly all compilation
     python -m experiments.theorem_convergence --replay RUN/counterexamples/slow_branch.json
 
@@ -18,9 +18,10 @@ is ascent on the clipped surrogate of Eq. 6, one stage a turn, in repeated sweep
 
 Part 1, the learner of the proof (`convergence_learning`).
   Exactly: one greedy pass in reverse reaches V* in every state, one in natural order does not, H of
-  them do. The error of a table entry after n visits has a closed form (derived here),
+  them do (`natural_order`). The error of a table entry after n visits has a closed form (derived here),
   memory^2 start^2 + noise Var(Y), so A8 is needed in both halves: constant steps leave
-  alpha / (2 - alpha) of Var(Y); steps 1/(i+1)^2 leave half of the start for ever.
+  alpha / (2 - alpha) of Var(Y); steps 1/(i+1)^2 leave half of the start for ever (`constant_steps`,
+  `summable_steps`: one coin each, whose learners are run again from the stored key).
   By sampling: that law for seven schedules, in standard errors over runs; the exponent of the sup
   error, -p/2 with steps 1/i^p and uniform exploration, -1/4 with 1/i and exploration m^-1/2, so
   exploration that dies out in a turn costs half the exponent and buys nothing (targets are frozen);
@@ -44,10 +45,10 @@ Part 3, each assumption violated (`convergence_restricted`).
   performance. With tied states the recursive policy is below the best of its own class, because the
   row is settled by the states of the trunk and not by those of the policy that results: with an
   incomplete class reverse order optimises against the wrong occupancy. On random MDPs with merged
-  contexts: the gap to V*, and the further gap to the best policy on psi. While psi shows the turn,
-  performance is linear in each row and no stochastic policy beats the best deterministic one (derived
-  here, confirmed by search); if rows are shared across turns one can (`absent_minded`: 1/3 > 1/4), and
-  clipped ascent on shared logits finds it.
+  contexts: the gap to V*, and the further gap to the best policy on psi (`merged_states`). While
+  psi shows the turn, performance is linear in each row and no stochastic policy beats the best
+  deterministic one (derived here, confirmed by search); if rows are shared across turns one can
+  (`absent_minded`: 1/3 > 1/4), and clipped ascent on shared logits finds it.
 
 Differences from the paper: discount 1 and episodes with at most H turns; rewards are outcomes 0 or 1
 drawn with the MDP's means; the siblings of the exact parts are unbounded in number.
@@ -59,7 +60,12 @@ from typing import Literal
 import jax
 
 from experiments import theory
-from experiments.theory import convergence_learning, convergence_restricted, convergence_updates
+from experiments.theory import (
+    convergence_learning,
+    convergence_restricted,
+    convergence_steps,
+    convergence_updates,
+)
 from experiments.theory.claims import Counterexample, Findings
 from paper_figures import convergence as figures
 
@@ -145,7 +151,7 @@ def run(config: Config, say: theory.Say = theory.silent) -> Findings:
         convergence_updates,
         convergence_restricted,
     )
-    part("greedy passes, exactly", learning.recursion, ending)
+    part("greedy passes, exactly", learning.recursion, ending, restricted.natural_order())
     part("Q-learning with eight schedules", learning.sampled, keys[3], learnable, seeds, samples)
     part("Q-learning in other orders", learning.orders, keys[4], learnable, seeds, samples)
     part("clipped maximiser", updates.maximiser, keys[5], mdps, policies, MAXIMISER_SWEEPS)
@@ -170,6 +176,8 @@ def replay(counterexample: Counterexample) -> dict[str, float]:
             return convergence_restricted.sweep_numbers(arrays, settings)
         case "clipped":
             return convergence_updates.clipped_numbers(arrays, settings)
+        case "coin":
+            return convergence_steps.coin_numbers(arrays, settings)
         case "stochastic":
             return convergence_restricted.stochastic_numbers(arrays, settings)
     raise ValueError(f"kind={settings['kind']!r}: use a counterexample that this experiment wrote")

@@ -1,6 +1,6 @@
 """RTPO's Theorem 2, executed: what sibling groups know about credit, and what they do not.
 
-    python -m experiments.theorem_credit            # half a minute on two free cores
+    python -m experiments.theorem_credit            # about 25 s on two free cores
     python -m experiments.theorem_credit --size tiny
     python -m experiments.theorem_credit --replay results/theorem_credit/RUN/counterexamples/NAME.json
 
@@ -16,7 +16,8 @@ group of G whole episodes with A^traj = R_i - mean of the group; sigma_V^2 = Var
       E[R_j - R_j' | u_j, u_j'] = Q(S,u_j) - Q(S,u_j')  (Eq. 78).
 
 What comes out. (a) and (c) hold exactly, also with early ends and rewards at every turn (V then
-includes what was paid before). (b) holds exactly at EQUAL group size, n = G, for episodes of full
+includes what was paid before); `upstream` is a worse action that episodes praise because its state
+is good. (b) holds exactly at EQUAL group size, n = G, for episodes of full
 length. As printed, with n = G-1, its last sentence is wrong. With sQ the mean of Var(R | S,u) and
 sA = E[A^2], and self-included baselines, exactly (derived here)
 
@@ -56,7 +57,9 @@ Exact: everything. No sampling except of the MDPs. Expectations by enumerating a
 `rtpo_jax.core` (episodes of 3 turns, 2 states, 2 actions; gradients on 2 turns by autodiff through
 `core.clipped_surrogate`), closed forms on larger MDPs; both agree to 1e-12. Also checked: a trunk
 of an older policy inside the group is a bias; dividing by the group's deviation leaves no common
-factor; GAE. Differences from the paper: an action counts as one token; no discount.
+factor and can expect the wrong sign (`deviation`); GAE. Expected result: 35 claims come out as they
+should, 9 of them statements that fail, each with a counterexample. Differences from the paper: an
+action counts as one token; no discount.
 """
 
 import dataclasses

@@ -7,7 +7,8 @@ the turns already updated are carried along (Eqs. 6-8); its Theorem 2 that the r
 the optimum. RTPO (arXiv 2608.18682, Algorithm 1) has the same order and regenerates what follows a
 turn instead of carrying ratios.
 
-    python -m experiments.update_order_tabular [--size tiny]        about 40 s on two cores
+    python -m experiments.update_order_tabular [--size tiny]        # about 25 s on two free cores
+    python -m experiments.update_order_tabular --replay RUN/counterexamples/natural_order_stuck.json
 
 Exact: everything. Data of unlimited size, all episodes enumerated, random MDPs with an outcome
 reward, nothing hidden unless stated. Sampled: the MDPs and the random orders (95 % intervals).
@@ -15,8 +16,8 @@ reward, nothing hidden unless stated. Sampled: the MDPs and the random orders (9
 Expected result.
 1. Greedy updates from data of the uniform policy: reverse reaches the optimum in one sweep on every
    MDP, for SeeUPO, for group advantages with new data before each turn, and for siblings. Natural
-   order and all turns at once stop short of it on more than half of the MDPs, on a fifth with over
-   5 % of the gap left, for good: a policy that became deterministic has no data on what it does not
+   order and all turns at once stop short of it on 62 % of the MDPs, on a fifth with over 5 % of the
+   gap left, for good: a policy that became deterministic has no data on what it does not
    do. On `toy_reverse_order` natural stays at 0.5, reverse has 0.9 at once, and a random order is
    the right one half the time.
 2. Policy iteration that looks at every state and action needs at most H sweeps in any order, and
@@ -38,7 +39,9 @@ Expected result.
 7. Only the last m turns one by one, the rest at once: what is lost shrinks with m and is 0 from
    m = H - 1 on.
 
-The paper's theorems do not cover 3, 4 and the shared parameters of 6, which its experiments have.
+What the paper leaves out: both theorems hold as stated, for exact data and parameters per turn. They
+do not cover clipped updates in sweeps (3), small steps (4) and shared parameters (6), which its
+experiments have, and the ratio of its released code is not the M of Eq. 8 that they are about.
 """
 
 import dataclasses
@@ -228,6 +231,8 @@ def replay(counterexample: Counterexample) -> dict[str, float]:
         return order_toys.stuck_numbers(counterexample.arrays)
     if kind == "hidden":
         return order_toys.hidden_numbers(counterexample.arrays)
+    if kind == "few turns":
+        return order_toys.few_turns_numbers(counterexample.arrays)
     return order_fidelity.numbers(counterexample.arrays, counterexample.settings)
 
 

@@ -9,6 +9,7 @@ the normalisations against plain control runs (`curves`).
 from pathlib import Path
 
 from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
 
 from paper_figures.files import lines, read_table, redraw, save, series
 
@@ -36,7 +37,7 @@ def ages(directory: Path) -> Path:
                 title=f"after {oldest} updates")  # fmt: skip
     turns = sorted({int(row["horizon"]) for row in end})
     axes[2].set_xticks(turns, turns)
-    axes[2].minorticks_off()
+    axes[2].xaxis.minorticks_off()
     axes[0].legend(frameon=False, fontsize=8)
     return save(figure, directory / "ages")
 
@@ -58,10 +59,18 @@ def curves(directory: Path) -> Path:
         for kind, (x, y) in series(clipped, "kind", "iteration", "performance").items():
             color = f"C{list(scaled).index(kind)}"
             axis.plot(x, y, color=color, linestyle="--", linewidth=0.9)
-        axis.set_title(f"{case[0]}, {case[1]}, step {case[2]}", fontsize=8)
+        axis.set_title(f"{case[0]}, {case[1]}, step {case[2]}", fontsize=10)
         axis.grid(alpha=0.3)
-    axes[0, 0].legend(frameon=False, fontsize=7)
-    axes[-1, 0].set(xlabel="iteration", ylabel="performance over the optimum")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("performance over the optimum")
+    for axis in axes[-1]:
+        axis.set_xlabel("iteration")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    handles.append(Line2D([], [], color="0.4", linestyle="--", linewidth=0.9))
+    labels.append("gradient clipping at equal mean step")
+    figure.legend(
+        handles, labels, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=7
+    )
     return save(figure, directory / "curves")
 
 

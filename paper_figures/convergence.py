@@ -23,7 +23,7 @@ def draw(directory: Path) -> list[Path]:
     _errors(axes[0], read_table(directory, "errors"))
     _step_sizes(axes[1], read_table(directory, "step_sizes"))
     _orders(axes[2], read_table(directory, "learning_orders"))
-    updates, axes = plt.subplots(1, 4, figsize=(16, 3.6), layout="tight")
+    updates, axes = plt.subplots(1, 4, figsize=(15, 3.8), layout="tight")
     _sweeps(axes[0], read_table(directory, "sweep_curves"), "maximiser, random")
     _sweeps(axes[1], read_table(directory, "ascent_curves"), "ascent, uniform")
     _siblings(axes[2], read_table(directory, "siblings"))
@@ -91,8 +91,8 @@ def _violations(axis, rows):
         numbers = [float(row[column]) for row in rows]
         axis.barh(places + 0.25 * (1 - shift), numbers, height=0.25, label=label)
     axis.set_yticks(places, [row["instance"].replace("_", " ") for row in rows])
-    axis.set(xlabel="performance", title="violated assumptions", xlim=(0, 1.75))
-    axis.legend(frameon=False, fontsize=8, loc="center right")
+    axis.set(xlabel="performance", title="violated assumptions", xlim=(0, 1.05))
+    axis.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.16), ncols=3)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def by_turn(directory: Path) -> Path:
         "squared_bias": "squared bias",
         "variance": "variance",
         "correlation_squared": "squared correlation with A",
-        "wrong": "wrong sign, given A and estimate not 0",
+        "wrong": "wrong sign, A and estimate not 0",
     }
     figure, axes = plt.subplots(
         len(columns),
@@ -56,32 +56,45 @@ def by_turn(directory: Path) -> Path:
             axis.grid(alpha=0.3)
             axis.xaxis.get_major_locator().set_params(integer=True)
             if place == 0:
-                axis.set_ylabel(label, fontsize=8)
-        axes[0, place].set_title(name, fontsize=9)
+                axis.set_ylabel(label, fontsize=9)
+        axes[0, place].set_title(name, fontsize=11)
         axes[-1, place].set_xlabel("turn")
-    axes[0, -1].legend(frameon=False, fontsize=6, ncols=2)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4,
+        handlelength=3.5,
+    )  # fmt: skip
     return save(figure, directory / "credit_by_turn")
 
 
 def phase(directory: Path) -> Path:
-    """Where siblings are better: equal rollouts, then equal generated turns for each n and luck."""
+    """Where siblings are better: equal rollouts on the left, equal generated turns on the right.
+
+    The right has a row of panels for each time of the luck and a column for each number of siblings.
+    """
     rollouts, turns = read_table(directory, "equal_rollouts"), read_table(directory, "equal_turns")
-    panels = list(dict.fromkeys((row["luck"], row["num_siblings"]) for row in turns))
-    num_columns = 1 + (len(panels) + 1) // 2
-    figure, axes = plt.subplots(
-        2, num_columns, figsize=(3.6 * num_columns, 6.5), squeeze=False, layout="tight"
-    )
-    _rollouts(axes[0, 0], rollouts)
-    places = [*axes[0, 1:], *axes[1, 1:]]
-    panels.sort(key=lambda panel: (panel[0], int(panel[1])))
-    for axis, (luck, siblings) in zip(places, panels, strict=False):
-        own = [r for r in turns if (r["luck"], r["num_siblings"]) == (luck, siblings)]
-        mesh = _turns(axis, own)
-        axis.set_title(f"luck {luck}, n = {siblings}", fontsize=8)
-    for axis in places[len(panels) :]:
-        axis.set_axis_off()
-    axes[1, 0].set_axis_off()
-    figure.colorbar(mesh, ax=axes[1, 0], label="log2 of turns episodes need / turns siblings need")
+    lucks = list(dict.fromkeys(row["luck"] for row in turns))
+    counts = sorted({int(row["num_siblings"]) for row in turns})
+    horizons = sorted({int(row["horizon"]) for row in turns})
+    figure = plt.figure(figsize=(4.2 + 2.3 * len(counts), 2.6 * len(lucks) + 0.8))
+    left, right = figure.subfigures(1, 2, width_ratios=(4.2, 2.3 * len(counts)))
+    _rollouts(left.subplots(gridspec_kw={"left": 0.17, "bottom": 0.14, "top": 0.9}), rollouts)
+    axes = right.subplots(
+        len(lucks), len(counts), sharex=True, sharey=True, squeeze=False,
+        gridspec_kw={"right": 0.86, "bottom": 0.14, "top": 0.9, "hspace": 0.25, "wspace": 0.12},
+    )  # fmt: skip
+    for line, luck in zip(axes, lucks, strict=True):
+        for axis, count in zip(line, counts, strict=True):
+            own = [r for r in turns if (r["luck"], int(r["num_siblings"])) == (luck, count)]
+            mesh = _turns(axis, own, horizons)
+            axis.set_title(f"luck {luck}, n = {count}", fontsize=9)
+        line[0].set_ylabel("turns K")
+    for axis in axes[-1]:
+        axis.set_xlabel("upstream share after luck", fontsize=9)
+    bar = right.add_axes((0.89, 0.14, 0.02, 0.76))
+    figure.colorbar(mesh, cax=bar, label="log2 (turns for episodes / for siblings)")
+    handles, labels = axes[0, -1].get_legend_handles_labels()
+    right.legend(handles, labels, fontsize=9, loc="lower center", ncols=3, frameon=False)
     return save(figure, directory / "credit_phase")
 
 
@@ -99,41 +112,46 @@ def _rollouts(axis, rows):
     axis.plot([edges[size] for size in sizes], positions, "k.-", label="share = 1/(G-1)^2")
     axis.set(xscale="log", xlabel="upstream share of the variance", ylabel="G (n = G - 1 siblings)")
     axis.set_yticks(positions, [str(size) for size in sizes])
-    axis.set_title("equal rollouts: log2 ratio of squared correlations", fontsize=8)
-    axis.legend(frameon=False, fontsize=7)
-    axis.figure.colorbar(mesh, ax=axis)
+    axis.set_title("equal rollouts", fontsize=10)
+    axis.legend(fontsize=8, loc="lower left")
+    axis.figure.colorbar(mesh, ax=axis, label="log2 ratio of squared correlations")
 
 
-def _turns(axis, rows):
-    """Colour: exact ratio on the log2 scale; where it is 1, and where the rule says so."""
+def _turns(axis, rows, horizons):
+    """Colour: exact ratio on the log2 scale, a line a horizon; where it is 1, and the rules are."""
     share, horizon, exact, rule, finite = (
         np.array([float(row[name]) for row in rows])
         for name in ("upstream_share", "horizon", "all_turns", "rule", "rule_finite")
     )
-    mesh = axis.scatter(
-        share, np.log2(horizon), c=np.log2(exact), cmap="RdBu", vmin=-2, vmax=2, marker="s", s=45
-    )
-    for values, style, label in ((exact, "k-", "exact"), (rule, "k:", "2/((K+1) mean w)"),
-                                 (finite, "k--", "with group sizes")):  # fmt: skip
-        points = [
-            (_crossing(share[horizon == k], values[horizon == k]), np.log2(k))
-            for k in sorted(set(horizon))
-        ]
-        points = [point for point in points if np.isfinite(point[0])]
-        if points:
-            axis.plot(*zip(*points, strict=True), style, linewidth=1.2, label=label)
-            axis.legend(fontsize=6, loc="lower left")
-    ticks = sorted(set(horizon))
-    axis.set_yticks(np.log2(ticks), [f"{k:.0f}" for k in ticks])
-    axis.set(xlabel="upstream share after the luck", ylabel="turns K", xlim=(0, 1))
+    for place, k in enumerate(horizons):
+        if k not in horizon:
+            continue  # no turn for the luck to come half-way
+        # Shares below what the lock itself has were raised to that, so some come twice.
+        own, first = np.unique(share[horizon == k], return_index=True)
+        colours = np.log2(exact[horizon == k])[first][None]
+        mesh = axis.pcolormesh(_edges(own), [place - 0.5, place + 0.5], colours,
+                               cmap="RdBu", vmin=-2, vmax=2)  # fmt: skip
+    for values, style, label in ((exact, "k-", "exact ratio 1"), (rule, "k:", "2/((K+1) mean w) = 1"),
+                                 (finite, "k--", "the rule with group sizes = 1")):  # fmt: skip
+        points = [_crossing(share[horizon == k], values[horizon == k]) for k in horizons]
+        axis.plot(points, range(len(horizons)), style, linewidth=1.2, label=label)
+    axis.set_yticks(range(len(horizons)), horizons)
+    axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+    axis.set(xlim=(0, 1), ylim=(-0.5, len(horizons) - 0.5))
     return mesh
+
+
+def _edges(middles):
+    """Edges [N + 1] of cells around ascending numbers [N]."""
+    inner = (middles[1:] + middles[:-1]) / 2
+    return np.concatenate([middles[:1], inner, middles[-1:]]) if len(middles) > 1 else [0.0, 1.0]
 
 
 def _crossing(share, values):
     """Share at which values, increasing with it, reach 1, by interpolation; NaN if they do not."""
     order = np.argsort(share)
     share, values = share[order], np.log(values[order])
-    if values[0] > 0 or values[-1] < 0:
+    if not values.size or values[0] > 0 or values[-1] < 0:
         return np.nan
     return float(np.interp(0.0, values, share))
 

@@ -28,12 +28,18 @@ def horizon(directory: Path) -> Path:
     for column, world in enumerate(worlds):
         here = [row for row in rows if row["world"] == world]
         for axis, name in zip(axes[:, column], ("mean_variance", "mean_abs_bias"), strict=True):
-            lines(axis, series(here, "mode", "remaining_turns", name))
+            # No mark where a mode has no error at all: its logarithm is not a number to draw.
+            some = [row for row in here if float(row[name]) > 1e-12]
+            modes = list(dict.fromkeys(row["mode"] for row in here))
+            found = series(some, "mode", "remaining_turns", name)
+            lines(axis, {mode: found.get(mode, ([], [])) for mode in modes})
             axis.set(yscale="log", ylabel=name.replace("_", " "))
         axes[0, column].set_title(world)
-        axes[1, column].set_ylim(bottom=1e-9)
         axes[1, column].set_xlabel("turns that follow")
-    axes[0, 0].legend(frameon=False, fontsize=7)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4
+    )
     return save(figure, directory / "horizon")
 
 
@@ -62,7 +68,11 @@ def sharing(directory: Path) -> Path:
     for axis, name, label in zip(
         axes,
         ("mean_downstream_tv", "mean_weight_variance", "mean_trunk_tv"),
-        ("total variation of later turns", "Var omega after the stage", "drift of trunk states"),
+        (
+            "total variation of later turns",
+            "Var omega after the stage",
+            "total variation of trunk states",
+        ),
         strict=True,
     ):
         lines(axis, series(rows, "class", "turn", name), marker="o", markersize=3)

@@ -60,19 +60,30 @@ def panel(axis: plt.Axes, rows: list[Row], title: str) -> None:
     for row in rows:
         y, x = lines.index((row["update"], row["advantage"])), columns.index(row["column"])
         grid[y][x] = verdicts.index(row["verdict"])
-        axis.text(x, y, label(row), ha="center", va="center", fontsize=6)
+        axis.text(x, y, label(row), ha="center", va="center", fontsize=8)
         if row["paper"] and x == 0:
-            axis.text(len(columns), y, PAPER[row["paper"]], ha="center", va="center", fontsize=8)
+            axis.text(len(columns), y, PAPER[row["paper"]], ha="center", va="center", fontsize=11)
     colours = ListedColormap(list(COLOURS.values()))
     axis.imshow(grid, cmap=colours, vmin=-0.5, vmax=len(COLOURS) - 0.5, aspect="auto")
     axis.set_xlim(-0.5, len(columns) + 0.5)
     names = [*(name.replace(", ", ",\n") for name in columns), "paper"]
-    axis.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=6)
-    axis.set_yticks(range(len(lines)), [f"{u}  |  {a}" for u, a in lines], fontsize=6)
-    axis.set_title(title, fontsize=9)
+    axis.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=9)
+    axis.set_yticks(range(len(lines)), [advantage for _, advantage in lines], fontsize=9)
+    axis.set_title(title, fontsize=12)
     for y in range(1, len(lines)):
         if lines[y][0] != lines[y - 1][0]:
             axis.axhline(y - 0.5, color="black", linewidth=0.6)
+
+
+def _name_updates(axis, rows):
+    """Left of the names of the advantages, once for each block of lines, that of the update."""
+    lines = sorted({(row["update"], row["advantage"]) for row in rows}, key=_order(rows))
+    updates = [update for update, _ in lines]
+    for update in dict.fromkeys(updates):
+        middle = updates.index(update) + (updates.count(update) - 1) / 2
+        axis.annotate(update.replace(", ", ",\n"), (0, middle), xytext=(-165, 0), fontsize=10,
+                      xycoords=("axes fraction", "data"), textcoords="offset points",
+                      rotation=90, ha="center", va="center", fontweight="bold")  # fmt: skip
 
 
 def _order(rows):
@@ -87,12 +98,16 @@ def draw(directory: Path) -> list[Path]:
     """Write `guarantees.png` and `guarantees.pdf` beside the table of a run; returns the png."""
     rows = read(directory)
     turns = list(dict.fromkeys(row["turns"] for row in rows))
-    figure, axes = plt.subplots(1, len(turns), figsize=(11, 7.5), sharey=True)
+    figure, axes = plt.subplots(1, len(turns), figsize=(14, 9.5), sharey=True)
     for axis, name in zip(axes, turns, strict=True):
         panel(axis, [row for row in rows if row["turns"] == name], name)
     patches = [Patch(color=colour, label=verdict) for verdict, colour in COLOURS.items()]
-    figure.legend(handles=patches, loc="lower center", ncol=len(patches), fontsize=7)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    title = 'number: % of updates that lower J; ".": a theorem says none can'
+    figure.legend(
+        handles=patches, loc="lower center", ncol=len(patches), fontsize=10, title=title
+    )  # fmt: skip
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    _name_updates(axes[0], rows)
     return [save(figure, directory / "guarantees")]
 
 

@@ -64,14 +64,16 @@ def draw_normalization(directory: Path) -> list[Path]:
                 _band(axis, line, "iteration", "performance", name, color)
             axis.set_title(f"{step} step, {size}", fontsize=9)
             axis.set_xlabel("iteration")
-    axes[0, 0].set_ylabel("performance")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("performance")
     axes[0, 0].legend(fontsize=8)
     filled, axis = plt.subplots(figsize=(5, 3.4), layout="tight")
     rows = read_table(directory, "placeholders")
     share = [float(r["real share"]) for r in rows]
     for name in ("scale with placeholders", "sign changed", "clipped gain kept"):
         axis.plot(share, [float(r[name]) for r in rows], "o-", label=name)
-    axis.set_xlabel("share of chains that reach the turn")
+    axis.set(xlabel="share of chains that reach the turn", ylabel="share, against masked or none")
+    axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     return [save(figure, directory / "normalization"), save(filled, directory / "placeholders")]
 

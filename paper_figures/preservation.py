@@ -8,6 +8,7 @@ Reads `preservation.csv`, computes nothing, writes PNG and PDF beside it.
 from pathlib import Path
 
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 from paper_figures.files import read_table, redraw, save
 
@@ -25,6 +26,14 @@ TITLES = {
     "value_bias": "critic: lasting error",
     "forks": "forks that go wrong",
 }
+UNITS = {
+    "rewards": "size of the potentials",
+    "observation": "probability",
+    "transitions": "0 deterministic, 1 random",
+    "value_noise": "standard deviation",
+    "value_bias": "size of the error",
+    "forks": "probability",
+}
 QUANTITIES = {"closed": "share of the gap closed", "lowering": "iterations that lower J"}
 
 
@@ -38,13 +47,14 @@ def draw(directory: Path) -> list[Path]:
     for column, name in enumerate(axes_names):
         for axis, quantity in zip(axes[:, column], QUANTITIES, strict=True):
             _panel(axis, [row for row in rows if row["axis"] == name], quantity)
-        axes[0, column].set_title(TITLES[name], fontsize=9)
-        axes[1, column].set_xlabel(name, fontsize=8)
+        axes[0, column].set_title(TITLES[name], fontsize=10)
+        axes[1, column].set_xlabel(UNITS[name], fontsize=9)
+        axes[1, column].xaxis.set_major_locator(MaxNLocator(4))
     for axis, label in zip(axes[:, 0], QUANTITIES.values(), strict=True):
         axis.set_ylabel(label)
     lines, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="lower center", ncol=len(COLORS), fontsize=8)
-    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.legend(lines, labels, loc="lower center", ncol=len(COLORS), fontsize=10)
+    figure.tight_layout(rect=(0, 0.11, 1, 1))
     return [save(figure, directory / "preservation")]
 
 

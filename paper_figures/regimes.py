@@ -43,7 +43,9 @@ def families(directory: Path) -> Path:
     rows = read_table(directory, "families")
     places = np.arange(len(rows))
     width = 0.8 / len(BARS)
-    figure, axis = plt.subplots(figsize=(7.0, 0.42 * len(rows) + 1.6))
+    figure, axis = plt.subplots(figsize=(7.5, 0.34 * len(rows) + 1.6))
+    for place in places[::2]:
+        axis.axhspan(place - 0.5, place + 0.5, color="0.95", zorder=0)
     for number, (column, label) in enumerate(BARS.items()):
         values = [float(row[column]) for row in rows]
         # Bars start at 1, to the left where the schedule is dearer.
@@ -55,9 +57,9 @@ def families(directory: Path) -> Path:
     axis.xaxis.set_major_formatter("{x:g}")
     axis.margins(y=0.01)
     axis.grid(axis="x", alpha=0.3)
-    axis.set_yticks(places, [row["family"] for row in rows], fontsize=8)
+    axis.set_yticks(places, [row["family"] for row in rows], fontsize=9)
     axis.invert_yaxis()
-    axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2)
+    axis.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.35, 1.0), ncols=2)
     return save(figure, directory / "families")
 
 

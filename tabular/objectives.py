@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from rtpo_jax import core
 from tabular.exact import occupancy
-from tabular.mdp import TurnMDP, check_policy
+from tabular.mdp import TurnMDP, check_policy, is_concrete
 from tabular.paths import Paths, group_by_step
 
 # Slopes closer than this share of the largest one are the same slope: far above rounding of a sum
@@ -129,7 +129,11 @@ def maximise_surrogate(
 
     Returns:
       [H, S, A] action probabilities.
+
+    Raises:
+      ValueError: a clip distance out of its range, where it is concrete.
     """
+    _check_clip(clip_low, clip_high)
     possible = behavior > 0
     scale = jnp.where(possible, behavior, 1.0)
     gain, loss = (jnp.where(possible, part, 0.0) / scale for part in found)
@@ -140,6 +144,13 @@ def maximise_surrogate(
     lengths = [below, jnp.where(middle < 1.0, middle, 1.0), possible.astype(behavior.dtype)]
     lengths = jnp.stack(lengths)
     return _hand_out(slopes, lengths, behavior, scale)
+
+
+def _check_clip(clip_low, clip_high):
+    """A lower bound below 0 or an upper one below 1 would hand out negative probabilities."""
+    for name, value, high in (("clip_low", clip_low, 1.0), ("clip_high", clip_high, jnp.inf)):
+        if is_concrete(value) and not 0.0 <= value <= high:
+            raise ValueError(f"{name} is {value}: choose a distance from 1 in 0..{high}")
 
 
 def _hand_out(slopes, lengths, behavior, scale):

@@ -77,10 +77,11 @@ def linear(features: jax.Array) -> PolicyClass:
 def aliased(contexts: jax.Array, num_actions: int) -> PolicyClass:
     """One softmax for every turn and context; states [H, S] with the same number share it.
 
-    The policies that see only psi(S): parameters [H, C, A] with C = 1 + the largest number, which
-    are therefore concrete integers, at least 0.
+    The policies that see only psi(S): parameters [H, C, A] with C = 1 + the largest number. Raises
+    ValueError for a negative number; they have to be concrete.
     """
     contexts = np.asarray(contexts)
+    check_integer("contexts.min()", contexts.min(), 0)
     num_contexts = int(contexts.max()) + 1
     turns = np.arange(contexts.shape[0])[:, None]
     shape = (contexts.shape[0], num_contexts, num_actions)

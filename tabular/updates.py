@@ -56,8 +56,8 @@ def group_advantages(
     found = returns - mean(returns)
     if scale:
         variances = mean(found**2)
-        # Rounding leaves a trace of variance where there is none.
-        flat = variances <= 1e-24
+        # Rounding leaves a trace of variance where there is none, in proportion to the returns.
+        flat = variances <= 1e-24 * mean(returns**2)
         found = jnp.where(flat, 0.0, found / (jnp.sqrt(jnp.where(flat, 1.0, variances)) + epsilon))
     return jnp.where(paths.turn_mask, found[:, None], 0.0)
 

@@ -1,5 +1,11 @@
-"""Strictness for every test: rank promotion raises, float64 only where exactness is the point."""
+"""Strictness for every test: rank promotion raises, float64 only where exactness is the point.
 
+Theorems are also tested on instances that nobody has seen: `FRESH_SEED` is drawn for every run and
+printed in its first lines; the same value in the environment repeats them.
+"""
+
+import os
+import secrets
 from pathlib import Path
 
 import jax
@@ -10,9 +16,17 @@ import tabular  # noqa: F401  (turns on float64 for the process; what follows tu
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# Set before any test module is read; parallel workers inherit it.
+os.environ.setdefault("FRESH_SEED", str(secrets.randbits(32)))
+
 # Benchmark files are read where somebody put them beside the checkout; the project ships none.
 _DATA = Path(__file__).parents[2] / "shared" / "data"
 _FLOAT64 = ("tests/tabular", "tests/test_bridge", "tests/experiments/theory")
+
+
+def pytest_report_header():
+    """Say which instances this run draws."""
+    return f"FRESH_SEED={os.environ['FRESH_SEED']}"
 
 
 @pytest.fixture(autouse=True)

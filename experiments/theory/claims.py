@@ -154,3 +154,7 @@ class Findings:
         missing = sorted(named - set(self.counterexamples))
         if missing:
             raise ValueError(f"claims name counterexamples that are not there: {missing}")
+        fail = [claim for claim in self.claims if not (claim.expected or claim.holds)]
+        bare = [claim.claim for claim in fail if not claim.counterexample]
+        if bare:
+            raise ValueError(f"claims that fail name no counterexample: {bare}; save one")

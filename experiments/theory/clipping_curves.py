@@ -250,15 +250,15 @@ def _claims(rows, count):
     same = max(abs(row["unscaled_difference"]) for row in kind["guarded"])
     cases = len(rows) // (len(SCALES) * len(CONTROLS))
     return [
-        at_most("largest |C| of any run, measure 1 / |y|", where, len(rows),
+        at_most("SORL, Lemma 4.2: largest |C| of any run, measure 1 / |y|", where, len(rows),
                 max(row["largest_bias_norm"] for row in rows), 1.0),
-        at_most("so g / max(1, |C|) changes nothing: final performance minus the unscaled run's", where,
-                cases, same, 0.0),
-        at_most("g / |C| under SGD: final performance minus the unscaled run's, mean", where,
+        at_most("so SORL as g / max(1, |C|) changes nothing: final performance minus the unscaled",
+                where, cases, same, 0.0),
+        at_most("SORL as g / |C| under SGD: final performance minus the unscaled run's, mean", where,
                 len(literal), np.mean(literal), 0.0),
-        at_most("g |g| / (|g| + |C|) over the better control of equal mean step length: gain of "
+        at_most("SORL as g |g| / (|g| + |C|) over the better control of equal mean step: gain of "
                 "final performance, best case, 3 standard errors below the mean", where,
                 len(gains), max(low for low, _ in gains), 0.01),
-        at_least("the same, worst case, 3 standard errors above the mean", where, len(gains),
-                 min(high for _, high in gains), -0.02),
+        at_least("SORL as g |g| / (|g| + |C|), worst case, 3 standard errors above the mean",
+                 where, len(gains), min(high for _, high in gains), -0.02),
     ]  # fmt: skip

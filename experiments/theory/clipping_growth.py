@@ -254,11 +254,11 @@ def _claims(fits, rows, count):
     return [
         at_most("|C| <= sqrt(2) max |A-hat| at any age in expectation, sqrt(2 T_k) for products "
                 "(derived here): |C| over the bound", where, len(rows), share, 1.0),
-        at_most("C = 0 on a batch of the current policy", where, count, start, 0.0),
+        at_most("C = 0 on a batch of the current policy (SORL, Lemma 4.2)", where, count, start, 0.0),
         at_least("|C| grows exponentially with the age of the batch (SORL, figures): slope of log |C| "
                  "over the later half of ages divided by the earlier half's", where, len(fits),
                  min(f["late_over_early"] for f in fits), 0.5, expected=False,
                  counterexample="bias_levels_off"),
-        at_most(f"|C| at horizon {long} over |C| at horizon {short}, measure 1 / |y| as in SORL",
+        at_most(f"|C| at horizon {long} over |C| at horizon {short}, measure 1 / |y| (SORL, figures)",
                 where, len(growth), max(growth.values()), 2.0),
     ]  # fmt: skip

@@ -77,12 +77,12 @@ def measure() -> tuple[list[Claim], list[dict[str, Any]]]:
     mean, product = ([of[level, n] / of["token", n] for n in longer] for level in LEVELS[1:])
     where = f"independent tokens, {', '.join(map(str, LENGTHS))} a turn"
     return [
-        at_most("log-ratio deviation s, s / sqrt(m), s sqrt(m): enumeration minus closed form",
+        at_most("SORL, Eq. 4: log-ratio deviation s, s / sqrt(m), s sqrt(m), enumeration minus formula",
                 where, len(rows), logs, 1e-12),
-        at_most("variance of the ratio: enumeration minus closed form", where, len(rows), variances,
-                1e-12),
+        at_most("SORL, Eq. 4: variance of the ratio, enumeration minus formula",
+                where, len(rows), variances, 1e-12),
         at_most("variance of the geometric turn ratio over that of a token ratio (SORL)",
                 where, len(mean), max(mean), 1.0),
-        at_least("variance of the ratio of the whole action over that of a token ratio",
+        at_least("variance of the ratio of the whole action over that of a token ratio (derived here)",
                  where, len(product), min(product), 1.0),
     ], rows  # fmt: skip

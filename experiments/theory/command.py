@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -142,15 +143,24 @@ def replay(experiment: Experiment, path: Path, console: Console) -> int:
     if experiment.replay is None:
         raise ValueError(f"replay={path}: {experiment.name} has no counterexamples to replay")
     counterexample = load_counterexample(path)
-    found = experiment.replay(counterexample)
+    try:
+        numbers = experiment.replay(counterexample)
+        found = {name: numbers[name] for name in counterexample.numbers}
+    except KeyError as error:
+        raise ValueError(
+            f"replay={path} has no {error}: give a counterexample that this version of "
+            f"{experiment.name} wrote"
+        ) from error
     console.print(counterexample.statement)
     table = Table("number", "in the file", "computed again", "difference")
-    differences = []
     for name, stored in counterexample.numbers.items():
-        differences.append(abs(found[name] - stored))
-        table.add_row(name, f"{stored:.15g}", f"{found[name]:.15g}", f"{differences[-1]:.1e}")
+        again = found[name]
+        table.add_row(name, f"{stored:.15g}", f"{again:.15g}", f"{abs(again - stored):.1e}")
     console.print(table)
-    return 0 if max(differences) <= 1e-12 else 1
+    # A number that the instance does not have (NaN) has to be missing again.
+    same = np.isclose(list(found.values()), list(counterexample.numbers.values()), rtol=0.0,
+                      atol=1e-12, equal_nan=True)  # fmt: skip
+    return 0 if same.all() else 1
 
 
 def main(experiment: Experiment, arguments: list[str] | None = None) -> int:
@@ -158,14 +168,14 @@ def main(experiment: Experiment, arguments: list[str] | None = None) -> int:
     console = Console()
     try:
         options = parse(experiment, sys.argv[1:] if arguments is None else arguments)
+        use_compilation_cache()
         if options.replay is not None:
             return replay(experiment, options.replay, console)
         directory = new_run(experiment.name, options.run, options.results, options.config)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError) as error:
         refusal = Text.assemble(("refused: ", "red"), str(error))
         Console(stderr=True).print(refusal, soft_wrap=True)
         return 2
-    use_compilation_cache()
     findings = run_and_write(experiment, options.config, directory, console)
     show(findings.claims, experiment.name, console)
     console.print(f"written to {directory}")
@@ -173,7 +183,16 @@ def main(experiment: Experiment, arguments: list[str] | None = None) -> int:
 
 
 def new_run(experiment: str, run: str | None, results: Path, config: Any) -> Path:
-    """The folder of a new run; without a name, one made of size and seed that is still free."""
+    """The folder of a new run; without a name, one made of size and seed that is still free.
+
+    Raises:
+      ValueError: a negative seed, or a run that is a path.
+      FileExistsError: there is such a run.
+    """
+    if config.seed < 0:
+        raise ValueError(f"seed={config.seed}: use 0 or more")
+    if run is not None and Path(run).name != run:
+        raise ValueError(f"run={run!r}: give a name, and the folder to keep runs in as --results")
     if run is None:
         run = run_directory.unused_name(results, experiment, f"{config.size}-seed{config.seed}")
     return run_directory.create(results, experiment, run, config, resumable=False)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tabular
-from experiments.theory.claims import Claim, Findings, at_least, at_most
+from experiments.theory.claims import Claim, Counterexample, Findings, at_least, at_most
+from experiments.theory.convergence_steps import CONSTANT, SUMMABLE, coins, violations
 from tabular.learning.q_learning import Learned, Steps, simultaneous, step_moments, turnwise
 from tabular.learning.restricted import greedy_sweep
 
@@ -21,11 +22,11 @@ SCHEDULES = {
     "1/i": (Steps(), 0.0, -0.5),
     "1/i^0.75": (Steps(power=0.75), 0.0, -0.375),
     "1/i, greedy in the limit": (Steps(), 0.5, -0.25),
-    "constant 0.05": (Steps(0.05, 0.0), 0.0, None),
+    "constant 0.05": (CONSTANT, 0.0, None),
     "constant 0.1": (Steps(0.1, 0.0), 0.0, None),
     "constant 0.2": (Steps(0.2, 0.0), 0.0, None),
     "constant 0.4": (Steps(0.4, 0.0), 0.0, None),
-    "1/(i+1)^2": (Steps(1.0, 2.0, 1.0), 0.0, None),
+    "1/(i+1)^2": (SUMMABLE, 0.0, None),
 }
 
 
@@ -56,8 +57,11 @@ def uniform_start(mdps: tabular.TurnMDP) -> tabular.TurnMDP:
     return jax.vmap(lambda mdp: tabular.TurnMDP(mdp.transitions, mdp.rewards, even))(mdps)
 
 
-def recursion(mdps: tabular.TurnMDP) -> Findings:
-    """Exact limits: what one pass of greedy decisions reaches, by order."""
+def recursion(mdps: tabular.TurnMDP, natural_order: Counterexample) -> Findings:
+    """Exact limits: what one pass of greedy decisions reaches, by order.
+
+    `natural_order` is an instance on which one pass in that order fails.
+    """
     num_mdps = mdps.start.shape[0]
     contexts = jnp.broadcast_to(jnp.arange(S), (H, S))
     back = tabular.reverse_order(H)
@@ -84,14 +88,15 @@ def recursion(mdps: tabular.TurnMDP) -> Findings:
     ]  # fmt: skip
     where = f"{num_mdps} random MDPs, {H} turns, every state"
     claims = [
-        at_most("reverse: greedy in one pass is optimal, V^rec = V* (Theorem 1(b, c))", where,
+        at_most("RTPO Thm 1(b, c): greedy in one reverse pass is optimal, V^rec = V*", where,
                 num_mdps, loss["reverse"].max(), 1e-12),
         at_most("one pass in natural order is optimal", where, num_mdps, loss["natural"].max(),
-                1e-3, expected=False),
+                1e-3, expected=False, counterexample="natural_order"),
         at_most(f"{H} passes in natural order are optimal (derived here: policy iteration)", where,
                 num_mdps, loss[f"natural, {H} passes"].max(), 1e-12),
     ]  # fmt: skip
-    return Findings(claims=claims, tables={"passes": rows})
+    return Findings(claims=claims, tables={"passes": rows},
+                    counterexamples={"natural_order": natural_order})  # fmt: skip
 
 
 def sampled(key: jax.Array, mdps: tabular.TurnMDP, num_seeds: int, num_samples: int) -> Findings:
@@ -116,7 +121,8 @@ def sampled(key: jax.Array, mdps: tabular.TurnMDP, num_seeds: int, num_samples: 
             bound = loss_claim(mdps, learned, where, runs)
             claims.append(bound)
     claims += violations(plateau, where, runs)
-    return Findings(claims=claims, tables={"errors": errors, "step_sizes": plateau})
+    tables = {"errors": errors, "step_sizes": plateau}
+    return Findings(claims=claims, tables=tables, counterexamples=coins())
 
 
 def learn(key, mdps, num_seeds, num_samples, steps, exploration) -> Learned:
@@ -146,7 +152,7 @@ def rate_claim(name: str, rate: float, rows: list[dict], where: str, runs: int) 
         last = [(r["samples"], r["rms_sup_error"]) for r in rows if r["turn"] == turn][-4:]
         slopes.append(np.polyfit(*np.log(np.array(last)).T, 1)[0])
     worst = max(abs(slope - rate) for slope in slopes)
-    return at_most(f"sup error falls like samples^{rate} with alpha = {name} (Theorem 1(a))",
+    return at_most(f"RTPO Thm 1(a): sup error falls like samples^{rate} with alpha = {name}",
                    f"{where}; fitted exponent", runs, worst, 0.15)  # fmt: skip
 
 
@@ -185,25 +191,6 @@ def law_row(name: str, steps: Steps, law: Law) -> dict:
         "share_of_start_left": law.remembered.mean(),
         "standard_error": law.remembered.std(ddof=1) / law.remembered.size**0.5,
     }
-
-
-def violations(plateau: list[dict], where: str, runs: int) -> list[Claim]:
-    """What constant and summable steps end with (assumption A8 of Theorem 1)."""
-    constant = [row for row in plateau if row["schedule"].startswith("constant")]
-    alphas, levels = (np.array([row[k] for row in constant])
-                      for k in ("constant", "error2_over_variance"))  # fmt: skip
-    slope = np.polyfit(np.log(alphas / (2 - alphas)), np.log(levels), 1)[0]
-    (summable,) = (row for row in plateau if row["schedule"] == "1/(i+1)^2")
-    return [
-        at_most("A8 violated: error with constant steps vanishes", f"{where}; alpha = 0.05", runs,
-                levels[0], 0.01, expected=False),
-        at_most("plateau of error^2 is proportional to alpha / (2 - alpha)",
-                f"{where}; fitted exponent minus 1", runs, abs(slope - 1), 0.1),
-        at_most("A8 violated: the start is forgotten with alpha = 1/(i+1)^2",
-                f"{where}; share of the start left, prod (1 - alpha) -> 1/2", runs,
-                summable["share_of_start_left"] - 5 * summable["standard_error"], 0.1,
-                expected=False),
-    ]  # fmt: skip
 
 
 def loss_claim(mdps, learned: Learned, where: str, runs: int) -> Claim:
@@ -250,7 +237,7 @@ def orders(key: jax.Array, mdps: tabular.TurnMDP, num_seeds: int, num_samples: i
     more = [loss - losses["reverse", 1] for (name, _), loss in losses.items() if name != "reverse"]
     worst = min(gap.mean() / (gap.std(ddof=1) / num_seeds**0.5) for gap in more)
     claim = at_least(
-        "no other order loses less than reverse order with equally many episodes",
+        "RTPO, Algorithm 1: no other order loses less than reverse order at equally many episodes",
         f"{num_mdps} MDPs, {num_seeds} seeds, {H * num_samples} episodes; least difference of mean "
         "losses, in standard errors over seeds", num_mdps * num_seeds, worst, -3.0,
     )  # fmt: skip

@@ -59,13 +59,22 @@ def instances() -> dict[str, Counterexample]:
     }  # fmt: skip
 
 
+def natural_order() -> Counterexample:
+    """One greedy pass in natural order, on a toy whose first turn then decides too early."""
+    toy = tabular.toy_reverse_order()
+    return _instance(
+        "One greedy pass in natural order: turn 0 compares .5 with .45 before turn 1 has learned and "
+        "gets 0.5. In reverse order the same pass gets 0.9.", toy.mdp, np.asarray(toy.policy), CLEAR,
+        np.ones((2, 2, 2), dtype=int), natural=True)  # fmt: skip
+
+
 def sweep_numbers(arrays: dict, settings: dict) -> dict[str, float]:
     """Performance of the limit of turn-wise learning, of the best in its class, of the optimum."""
     mdp = tabular.TurnMDP(*(arrays[name] for name in ("transitions", "rewards", "start")))
     contexts = np.asarray(arrays["contexts"])
     allowed = jnp.asarray(arrays["allowed"]).astype(bool)
     policy = _limit(mdp, jnp.asarray(arrays["trunk"]), jnp.asarray(contexts), allowed,
-                    settings["fresh"])  # fmt: skip
+                    settings["fresh"], settings["natural"])  # fmt: skip
     _, best = best_deterministic(mdp, number_by_turn(contexts), allowed)
     return {
         "performance_limit": float(tabular.performance(mdp, policy)),
@@ -93,11 +102,11 @@ def violations(key: jax.Array, num_seeds: int, num_samples: int) -> Findings:
     """Each assumption violated, exactly; sampled learners end at the same wrong policies."""
     found = instances()
     texts = {
-        "unvisited_state": "A7 violated (a state the trunk never visits): V^rec = V*",
-        "stale_continuations": "A5 violated (continuations not those frozen): V^rec = V*",
-        "merged_context": "A11 violated (psi hides the state): the best on psi gets V*",
-        "tied_states": "(c) violated (two states tied): recursive = best of the class",
-        "forbidden_action": "(c) violated (an action missing): V^rec = V*",
+        "unvisited_state": "RTPO Thm 1, A7 violated (a state the trunk never visits): V^rec = V*",
+        "stale_continuations": "RTPO Thm 1, A5 violated (continuations not those frozen): V^rec = V*",
+        "merged_context": "RTPO Thm 1, A11 violated (psi hides the state): the best on psi gets V*",
+        "tied_states": "RTPO Thm 1(c), class incomplete (two states tied): recursive = best of it",
+        "forbidden_action": "RTPO Thm 1(c), class incomplete (an action missing): V^rec = V*",
     }
     claims = []
     for name, text in texts.items():
@@ -117,9 +126,9 @@ def violations(key: jax.Array, num_seeds: int, num_samples: int) -> Findings:
         else:
             row["performance_learned"] = float("nan")
         rows.append(row)
-    claims.append(at_most("Q-learners end at the performance the exact limit says", "4 instances, "
-                          f"{num_seeds} seeds, {num_samples} episodes a turn", 4 * num_seeds,
-                          max(distances), 1e-12))  # fmt: skip
+    claims.append(at_most("RTPO Thm 1: Q-learners end at the performance the exact limit says",
+                          f"4 instances, {num_seeds} seeds, {num_samples} episodes a turn",
+                          4 * num_seeds, max(distances), 1e-12))  # fmt: skip
     return Findings(claims=claims, tables={"violations": rows}, counterexamples=found)
 
 
@@ -156,12 +165,20 @@ def merged(key: jax.Array, mdps: tabular.TurnMDP, num_searched: int) -> Findings
           for name, gain in gains.items()),
     ]  # fmt: skip
     claims = [
-        at_most("reverse greedy decisions on psi reach the best policy that sees psi", where,
-                num_mdps, (seen - limit).max(), 1e-3, expected=False),
+        at_most("RTPO Thm 1 without A11: reverse greedy on psi reaches the best policy that sees "
+                "psi", where, num_mdps, (seen - limit).max(), 1e-3, expected=False,
+                counterexample="merged_states"),
         at_most("randomising helps a policy with a row per turn and context (derived here: never)",
                 search, num_searched, gains["by turn"].max(), 1e-9),
     ]  # fmt: skip
-    return Findings(claims=claims, tables={"contexts": rows})
+    mdp = take(mdps, int((seen - limit).argmax()))
+    worst = _instance(
+        "The random MDP, seen through merged contexts, on which reverse greedy decisions end furthest "
+        "below the best policy that sees the same: each row is settled by the states of a uniform "
+        "trunk.", mdp, np.asarray(tabular.uniform_policy(mdp)), SOME_MERGED,
+        np.ones(mdp.rewards.shape, dtype=int))  # fmt: skip
+    return Findings(claims=claims, tables={"contexts": rows},
+                    counterexamples={"merged_states": worst})  # fmt: skip
 
 
 def forgetful() -> Counterexample:
@@ -210,19 +227,19 @@ def shared_rows() -> Findings:
     n = example.numbers
     where = "absent-minded instance, exact"
     claims = [
-        at_most("randomising never helps if rows are shared across turns", where, 1,
-                n["performance_stochastic"] - n["performance_deterministic"], 0.05,
+        at_most("randomising never helps if rows are shared across turns (SeeUPO, RTPO share them)",
+                where, 1, n["performance_stochastic"] - n["performance_deterministic"], 0.05,
                 expected=False, counterexample="absent_minded"),
-        at_most("reverse clipped ascent on shared logits ends at the best stochastic policy",
+        at_most("reverse clipped ascent (RTPO) on shared logits ends at the best stochastic policy",
                 f"{where}; distance after {example.settings['sweeps']} sweeps", 1,
                 abs(n["performance_ascent"] - n["performance_stochastic"]), 1e-3),
     ]  # fmt: skip
     return Findings(claims=claims, counterexamples={"absent_minded": example})
 
 
-def _instance(statement, mdp, trunk, contexts, allowed, *, fresh=True):
+def _instance(statement, mdp, trunk, contexts, allowed, *, fresh=True, natural=False):
     arrays = {**mdp_arrays(mdp), "trunk": trunk, "contexts": contexts, "allowed": allowed}
-    settings = {"kind": "sweep", "fresh": fresh}
+    settings = {"kind": "sweep", "fresh": fresh, "natural": natural}
     return Counterexample(statement=statement, arrays=arrays, settings=settings,
                           numbers=sweep_numbers(arrays, settings))  # fmt: skip
 
@@ -237,8 +254,9 @@ def _two_turns(last_rewards, *, keep=False):
 
 
 @jax.jit
-def _limit(mdp, trunk, contexts, allowed, fresh):
+def _limit(mdp, trunk, contexts, allowed, fresh, natural):
     order = tabular.reverse_order(mdp.num_turns)
+    order = jnp.where(natural, order[::-1], order)
     return greedy_sweep(mdp, trunk, order, contexts, allowed, fresh=fresh)
 
 

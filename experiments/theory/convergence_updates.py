@@ -48,11 +48,11 @@ def maximiser(
             shares[start, name] = rows[-1]["optimal_share"]
     checked = len(rows) * num_mdps * num_sweeps
     claims += [
-        at_least("sweeps of the clipped maximiser never lower J, any order", where, checked,
-                 min(drops), -1e-12),
+        at_least("sweeps of the clipped maximiser (RTPO, Eq. 6) never lower J, any order",
+                 where, checked, min(drops), -1e-12),
         at_most("a stage moves no row by more than the clip in total variation (derived here)",
                 where, checked, max(moves), CLIP + 1e-9),
-        at_least("reverse sweeps of the clipped maximiser end at V* (Theorem 1 for Eq. 6)",
+        at_least("RTPO Thm 1 for Eq. 6: reverse sweeps of the clipped maximiser end at V*",
                  f"{where}, random starts; share of MDPs", num_mdps, shares["random", "reverse"],
                  0.99, expected=False, counterexample="slow_branch"),
         at_most("natural sweeps are the simultaneous update, trunks being those of the start "
@@ -127,12 +127,12 @@ def ascent(key: jax.Array, mdps: tabular.TurnMDP, num_sweeps: int) -> Findings:
     gap = last["reverse"]
     slope = np.log2(gap[:, 1].mean() / gap[:, 0].mean())
     claims = [
-        at_least("sweeps of ascent on J_k never lower J, any order", where, 3 * num_mdps
+        at_least("sweeps of ascent on J_k (RTPO, Eq. 6) never lower J, any order", where, 3 * num_mdps
                  * num_sweeps, min(drops), -1e-12),
-        at_most("reverse sweeps of ascent close the gap to V*", f"{where}; largest share left",
-                num_mdps, gap[:, 1].max(), 0.05),
-        at_most("the gap of ascent falls like 1 / sweeps, not in one pass", f"{where}; exponent "
-                "plus 1", num_mdps, abs(slope + 1), 0.2),
+        at_most("reverse sweeps of ascent (RTPO, Eq. 6) close the gap to V*",
+                f"{where}; largest share left", num_mdps, gap[:, 1].max(), 0.05),
+        at_most("the gap of ascent falls like 1 / sweeps, not in one pass (derived here)",
+                f"{where}; exponent plus 1", num_mdps, abs(slope + 1), 0.2),
     ]  # fmt: skip
     return Findings(claims=claims, tables={"ascent": rows, "ascent_curves": curves})
 
@@ -160,7 +160,7 @@ def siblings(
         ]
     where = f"{num_mdps} MDPs, {num_seeds} seeds, {num_sweeps} sweeps, 128 siblings a turn"
     claims = [
-        at_most(f"sampled siblings, n = {count}: share of the gap to V* left, upper end of 95%",
+        at_most(f"RTPO, sampled siblings, n = {count}: share of the gap to V* left, upper end of 95%",
                 where, num_mdps * num_seeds,
                 end.mean() + 1.96 * end.std(ddof=1) / num_seeds**0.5, 0.2)
         for count, end in ends.items()

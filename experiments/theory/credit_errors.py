@@ -41,12 +41,13 @@ def errors(seed: int, num_mdps: int) -> tuple[list[Claim], dict[str, list[dict[s
     mdps, policies = random_stack(seed, num_mdps, _SHAPE, branching=2)
     parts, *measured = jax.tree.map(np.asarray, jax.vmap(_measured)(mdps, policies))
     within = parts.turn + parts.downstream
-    gaps = dict.fromkeys(("mse", "equal", "printed", "correlation", "threshold"), 0.0)
+    gaps = dict.fromkeys(("parts", "mse", "equal", "printed", "correlation", "threshold"), 0.0)
     rows, shrinkage = [], -np.inf
 
     def record(name, gap):
         gaps[name] = max(gaps[name], float(np.max(gap)))
 
+    record("parts", abs(parts.upstream + within - parts.total))
     for size, (siblings, flat, equal) in zip(SIZES, _by_three(measured), strict=True):
         n = size - 1
         record("mse", abs(siblings.mse - sibling_error(parts, n)))
@@ -96,16 +97,21 @@ def _claims(where, count, gaps, shrinkage):
         return at_most(claim, f"{where}, {sizes}", count, gaps[name], bound)
 
     return [
-        exact("2(b): MSE(A^H) = (n-1)/n sQ + sA/n, MSE(A^traj) = (G-1)/G (sQ + sV) + sA/G (derived "
-              "here)", "mse"),
-        exact("2(b) at equal group size, n = G: MSE difference = (G-1)/G sV exactly", "equal"),
-        exact("2(b), Eq. 76 with n = G-1: difference = (G-1)/G sV + (sQ - sA)/(G(G-1)), exact form "
-              "of its remainder", "printed"),
-        at_most("MSE(A^H) is below that of estimating 0 everywhere, sA", f"{where}, {sizes}", count,
-                shrinkage, 0.0, expected=False),
-        exact("corr^2(A^H, A) = (n-1)/n sA/(sQ+sA), corr^2(A^traj, A) = (G-1)/G sA/Var R",
-              "correlation"),
-        exact("corr^2 of n = G-1 siblings is larger iff sV > (sQ+sA)/(G(G-2)) (wrong predictions)",
+        at_most("sV + sA + sQ = Var R at every turn (total variance; derived here)", where,
+                count // len(SIZES), gaps["parts"], _EXACT),
+        exact("RTPO Thm 2(b): MSE(A^H) = (n-1)/n sQ + sA/n, MSE(A^traj) = (G-1)/G (sQ + sV) + sA/G "
+              "(derived here)", "mse"),
+        exact("RTPO Thm 2(b) at equal group size, n = G: MSE difference = (G-1)/G sV exactly "
+              "(derived here)", "equal"),
+        exact("RTPO Thm 2(b), Eq. 76 with n = G-1: difference = (G-1)/G sV + (sQ - sA)/(G(G-1)), exact "
+              "form of its remainder (derived here)", "printed"),
+        at_most("RTPO, read into Thm 2(b): MSE(A^H) is below that of estimating 0, sA",
+                f"{where}, {sizes}", count,
+                shrinkage, 0.0, expected=False, counterexample="zero_wins"),
+        exact("corr^2(A^H, A) = (n-1)/n sA/(sQ+sA), corr^2(A^traj, A) = (G-1)/G sA/Var R (derived "
+              "here)", "correlation"),
+        exact("corr^2 of n = G-1 siblings is larger iff sV > (sQ+sA)/(G(G-2)) (wrong predictions; "
+              "derived here)",
               "threshold", 0.0),
     ]  # fmt: skip
 

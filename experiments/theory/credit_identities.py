@@ -82,16 +82,19 @@ def _claims_of_expectations(worst, where, cells):
 
     small = SIZES[:1]
     return [
-        exact("2(a), Eq. 64: E[A^H | S,u] = (G-2)/(G-1) A(S,u)", "Eq. 64"),
-        exact("2(a), Eq. 69: E[A^traj | S,u] = (G-1)/G (A + V(S) - mu), paid rewards in V; and its "
-              "variance", "episodes"),
-        at_most("Eq. 69 without its upstream term V(S) - mu", where, cells * len(SIZES),
-                worst["no upstream"], 1e-3, expected=False),
-        exact("variance of A^H = ((n-1)/n)^2 (Var(R|S,u) + Var(R|S)/(n-1)), n = G-1", "siblings"),
-        exact("leave-one-out episodes: mean A + V(S) - mu, no factor; and variance",
+        exact("RTPO Thm 2(a), Eq. 64: E[A^H | S,u] = (G-2)/(G-1) A(S,u)", "Eq. 64"),
+        exact("RTPO Thm 2(a), Eq. 69: E[A^traj | S,u] = (G-1)/G (A + V(S) - mu), paid rewards in V; "
+              "and its variance", "episodes"),
+        at_most("RTPO Thm 2(a), Eq. 69 without its upstream term V(S) - mu", where, cells * len(SIZES),
+                worst["no upstream"], 1e-3, expected=False, counterexample="upstream"),
+        exact("variance of A^H = ((n-1)/n)^2 (Var(R|S,u) + Var(R|S)/(n-1)), n = G-1 (derived here)",
+              "siblings"),
+        exact("leave-one-out episodes: mean A + V(S) - mu, no factor; and variance (derived here)",
               "episodes, left out", small),
-        exact("leave-one-out siblings: mean A, unbiased; and variance", "siblings, left out", small),
-        exact("an older trunk in the sibling group adds (V(S) - V_old(S)) / G; and variance",
+        exact("leave-one-out siblings: mean A, unbiased; and variance (derived here)",
+              "siblings, left out", small),
+        exact("an older trunk in the sibling group adds (V(S) - V_old(S)) / G; and variance (derived "
+              "here)",
               "siblings, old trunk", small),
     ]  # fmt: skip
 
@@ -108,7 +111,7 @@ def differences(seed: int, num_mdps: int) -> list[Claim]:
         expected = action_values - action_values[..., [other]]
         worst = max(worst, float(abs(np.asarray(found.mean) - expected).max()))
     where = f"{num_mdps} MDPs {_SHAPE}, all pairs of actions"
-    claim = "2(c), Eq. 78: E[R_j - R_j' | u_j, u_j'] = Q(S,u_j) - Q(S,u_j')"
+    claim = "RTPO Thm 2(c), Eq. 78: E[R_j - R_j' | u_j, u_j'] = Q(S,u_j) - Q(S,u_j')"
     return [at_most(claim, where, action_values.size * _SHAPE[2], worst, _EXACT)]
 
 
@@ -137,9 +140,9 @@ def critics(seed: int, num_mdps: int) -> list[Claim]:
     )
     where = f"{num_mdps} MDPs {_SHAPE}, early ends, lambda in {_TRACE_DECAYS}"
     return [
-        at_most("GAE: mean and variance by recursion = core.gae on all episodes, exact and wrong V",
+        at_most("GAE: mean and variance by recursion (derived here) = core.gae on all episodes, any V",
                 where, found[..., :2].size, found[..., :2].max(), 1e-11),
-        at_most("GAE with exact values is unbiased for every lambda",
+        at_most("GAE (arXiv 1506.02438) with exact values is unbiased for every lambda",
                 where, found[..., 2].size, found[..., 2].max(), _EXACT),
     ]  # fmt: skip
 
@@ -176,10 +179,10 @@ def support(seed: int, num_mdps: int, sizes: tuple[int, ...]) -> list[Claim]:
     named = ", ".join(str(n + 1) for n in sizes)
     where = f"{num_mdps} MDPs {shape}, early ends, all groups of paths, G = {named}"
     return [
-        at_most("2(c), Eq. 80: the gradient of E J_k is exactly 0 outside turn k", where, count,
-                max(outside), 0.0),
-        at_most("gradient of E J_k at theta_old = (G-2)/(G-1) d_k pi A in row k", where, count,
-                max(inside), _EXACT),
-        at_most("with the siblings' later turns trained too, every later row gets the same factor",
+        at_most("RTPO Thm 2(c), Eq. 80: the gradient of E J_k is exactly 0 outside turn k", where,
+                count, max(outside), 0.0),
+        at_most("gradient of E J_k at theta_old = (G-2)/(G-1) d_k pi A in row k (derived here)", where,
+                count, max(inside), _EXACT),
+        at_most("siblings' later turns trained too: every later row gets that factor (derived here)",
                 where, count, max(tails), _EXACT),
     ]  # fmt: skip

@@ -119,8 +119,8 @@ def equal_rollouts(
     claims = [
         at_most("equal rollouts: n = G-1 siblings and G episodes tie in corr^2 at sV/Var R = "
                 "1/(G-1)^2 (derived here)", where, len(edges), abs(ties - 1.0).max(), _EXACT),
-        at_most("equal rollouts: siblings are better exactly above that share (wrong cells)", where,
-                len(rows), wrong, 0),
+        at_most("equal rollouts: siblings are better exactly above that share (wrong cells; derived "
+                "here)", where, len(rows), wrong, 0),
     ]  # fmt: skip
     return claims, rows
 
@@ -211,16 +211,16 @@ def _turn_claims(rows, gap, horizons, sibling_counts):
     return [
         at_most("equal turns: episodes / siblings = sum_k (G/(G-1) - a_k) / [(1/n + (K+1)/2) "
                 "sum_k (n/(n-1) w_k - a_k)] (derived here)", where, count, gap, _EXACT),
-        at_most("the rule 2 / ((K+1) mean w_k) is within this factor of it", where, count,
-                max(rule.max(), 1.0 / rule.min()), 2.0),
-        at_most("the rule with its finite-group factors is within this factor of it", where, count,
-                max(finite.max(), 1.0 / finite.min()), 1.3),
-        at_least("the best split of siblings over turns is no worse than equal numbers", where, count,
-                 best.min(), 1.0),
-        at_least("equal turns: siblings at all turns win if luck after turn 0 is large (best cell)",
-                 where, int((~half_way).sum()), exact[~half_way].max(), 1.0),
-        at_most("equal turns: with luck half-way siblings at all turns never win (best cell)", where,
-                int(half_way.sum()), exact[half_way].max(), 1.0),
+        at_most("equal turns: the rule 2 / ((K+1) mean w_k) is within this factor of it (derived here)",
+                where, count, max(rule.max(), 1.0 / rule.min()), 2.0),
+        at_most("equal turns: the rule with finite-group factors is within this factor (derived here)",
+                where, count, max(finite.max(), 1.0 / finite.min()), 1.3),
+        at_least("equal turns: the best split of siblings over turns is no worse than equal numbers "
+                 "(derived here)", where, count, best.min(), 1.0),
+        at_least("equal turns: siblings at all turns win if luck after turn 0 is large (best cell; "
+                 "derived here)", where, int((~half_way).sum()), exact[~half_way].max(), 1.0),
+        at_most("equal turns: with luck half-way siblings at all turns never win (best cell; derived "
+                "here)", where, int(half_way.sum()), exact[half_way].max(), 1.0),
     ]  # fmt: skip
 
 

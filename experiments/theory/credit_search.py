@@ -29,8 +29,8 @@ def measure(
 ) -> dict[str, float]:
     """Everything Theorem 2(b) is about at one turn, in closed form and by enumerating all groups.
 
-    The last two numbers are of action 0 in state 0: its advantage, and what siblings expect for it
-    when their estimates are divided by the deviation of the group.
+    The last numbers are of action 0 in state 0: its advantage, and what both groups expect for it,
+    siblings also when their estimates are divided by the deviation of the group.
     """
     sizes = (("siblings", num_siblings), ("episodes", group_size))
     whole, to_go = (return_laws(mdp, policy, to_go=flag) for flag in (False, True))
@@ -56,6 +56,8 @@ def measure(
         numbers[f"wrong_sign_{kind}"] = sign_rates(statistics, truth, weights).wrong[turn]
     scaled = group_statistics(over_deviation, *laws["siblings"], num_siblings)
     numbers["advantage_of_action_0"] = truth[turn, 0, 0]
+    for (kind, _), statistics in zip(sizes, listed, strict=True):
+        numbers[f"expected_{kind}"] = statistics.mean[turn, 0, 0]
     numbers["expected_over_deviation"] = scaled.mean[turn, 0, 0]
     return {name: float(number) for name, number in numbers.items()}
 
@@ -150,20 +152,29 @@ def _bits(pattern):
     return np.array([[pattern >> 3 & 1, pattern >> 2 & 1], [pattern >> 1 & 1, pattern & 1]])
 
 
+def _two_turn_worlds():
+    """MDPs of two turns, states and actions by name: chance alone leads to the state of turn 1."""
+    nothing = np.zeros((2, 2))
+    # State 1 is never reached; turn 0 ends the episode after action 0.
+    stop, gamble = np.zeros((2, 2, 2, 2, 2))
+    stop[0, :, 1, 0] = 1.0
+    gamble[0, :, 1] = 0.3, 0.7
+    even = np.full((2, 2, 2, 2), 0.5)
+    return {
+        "chance": TurnMDP(
+            np.tile([0.3, 0.7], (2, 2, 2, 1)), [nothing, [[0, 1], [0, 1]]], [1.0, 0.0]
+        ),
+        "early": TurnMDP(stop, [[[0.5, 0.0]] * 2, [[0.0, 1.0]] * 2], [1.0, 0.0]),
+        "prizes": TurnMDP(gamble, [[[0.2, 0.0]] * 2, [[1.0, 1.0], [0.0, 0.0]]], [1.0, 0.0]),
+        "luck": TurnMDP(even, [nothing, [[0.8, 1.0], [0.0, 0.0]]], [1.0, 0.0]),
+    }
+
+
 def named() -> dict[str, Counterexample]:
     """The counterexamples that are constructed, not searched for."""
-    chance = TurnMDP(
-        np.tile([0.3, 0.7], (2, 2, 2, 1)), [np.zeros((2, 2)), [[0, 1], [0, 1]]], [1.0, 0.0]
-    )
+    chance, early, prizes, luck = _two_turn_worlds().values()
     rows = jnp.array([[[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.45, 0.55]]])
-    # State 1 is never reached; turn 0 ends the episode after action 0.
-    stop = np.zeros((2, 2, 2, 2))
-    stop[0, :, 1, 0] = 1.0
-    early = TurnMDP(stop, [[[0.5, 0.0]] * 2, [[0.0, 1.0]] * 2], [1.0, 0.0])
     even = jnp.broadcast_to(jnp.array([[[0.5, 0.5]], [[0.4, 0.6]]]), (2, 2, 2))
-    gamble = np.zeros((2, 2, 2, 2))
-    gamble[0, :, 1] = 0.3, 0.7
-    prizes = TurnMDP(gamble, [[[0.2, 0.0]] * 2, [[1.0, 1.0], [0.0, 0.0]]], [1.0, 0.0])
     two, four = tabular.lock(2), tabular.lock(4)
     return {
         "two_states": record(
@@ -194,6 +205,12 @@ def named() -> dict[str, Counterexample]:
             "two siblings a scaled estimate counts only who won: it expects the wrong sign.",
             prizes, tabular.uniform_policy(prizes), turn=0, group_size=3, num_siblings=2,
         ),
+        "upstream": record(
+            "Chance (.5, .5) leads to a rich state, which pays .8 and 1, or a poor one, which pays 0. "
+            "Action 0 is the worse one of the rich state, A = -.1, and yet episodes expect a positive "
+            "estimate for it, 2/3 (A + V(S) - mu): the state is better than the average.",
+            luck, tabular.uniform_policy(luck), turn=1, group_size=3, num_siblings=2,
+        ),
         "wrong_sign": record(
             "Four-turn lock, p = .6, turn 2, equal groups of 3: where an action matters and the "
             "estimate is not 0, the sibling estimate has the wrong sign more often.",
@@ -212,26 +229,26 @@ def violations(max_denominator: int) -> tuple[list[Claim], dict[str, Any]]:
         return at_least(claim, f"counterexample {name}", count, numbers[worse] - numbers[better],
                         0.0, expected=False, counterexample=name)  # fmt: skip
 
-    printed = "2(b) as printed, n = G-1: MSE(A^traj) - MSE(A^H) > 0 whenever sV > 0"
+    printed = "RTPO Thm 2(b) as printed, n = G-1: MSE(A^traj) - MSE(A^H) > 0 whenever sV > 0"
     both = ("mse_siblings", "mse_episodes")
     claims = [
         fails(printed, "smallest", *both, looked_at),
         fails(printed, "two_states", *both),
         fails(printed, "rare_lock", *both),
-        fails("2(b) at equal group size where episodes may end early", "early_end", *both),
-        fails("siblings have the smaller probability of a wrong sign, given A and estimate not 0",
+        fails("RTPO Thm 2(b) at equal group size where episodes may end early", "early_end", *both),
+        fails("RTPO, read into Thm 2: siblings have the wrong sign less often, A and estimate not 0",
               "wrong_sign", "wrong_sign_siblings", "wrong_sign_episodes"),
     ]  # fmt: skip
     zero = examples["zero_wins"].numbers
     worst = zero["sigma_a_squared"] - zero["mse_siblings"]
     claims.append(
-        at_least("sibling estimates have a lower MSE than estimating 0", "counterexample zero_wins",
-                 1, worst, 0.0, expected=False, counterexample="zero_wins")
+        at_least("RTPO, read into Thm 2(b): sibling estimates have a lower MSE than estimating 0",
+                 "counterexample zero_wins", 1, worst, 0.0, expected=False, counterexample="zero_wins")
     )  # fmt: skip
     scaled = examples["deviation"].numbers
     product = scaled["advantage_of_action_0"] * scaled["expected_over_deviation"]
     claims.append(
-        at_least("siblings over their deviation expect the sign of A (product of both)",
+        at_least("RTPO's siblings over their deviation (GRPO) expect the sign of A (product of both)",
                  "counterexample deviation", 1, product, 0.0, expected=False,
                  counterexample="deviation")
     )  # fmt: skip

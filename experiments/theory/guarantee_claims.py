@@ -161,9 +161,10 @@ def _directions(records: list[Record]) -> list[Claim]:
             if r.cell.update == update and r.cell.column in TIED and r.cell.advantage in TRUE_DIRECTION
         ]  # fmt: skip
         slopes = _all(r.slopes for r in here)
-        claim = f"{update}: first step along the gradient of J, slope 1, also group-relative"
+        claim = f"{update}: first step along grad J, slope 1, also group-relative"
         if update == "REINFORCE":
-            claim += " multi-turn (SeeUPO Table 1: no)"
+            claim += " multi-turn"
+        claim += " (SeeUPO Table 1: no)"
         found.append(at_least(claim, "tied rows, exact", slopes.size, slopes.min(), 1.0 - 1e-7))
     return found
 
@@ -171,11 +172,11 @@ def _directions(records: list[Record]) -> list[Claim]:
 def _fails(records: list[Record], files: dict[str, Counterexample]) -> list[Claim]:
     tied = [r for r in records if r.cell.column in TIED]
     everywhere = {
-        "noise on the values and a trace below 1: still monotone": (
+        "GAE with noise on the values, trace below 1 (SeeUPO Table 1: perfect values): monotone": (
             r for r in tied
             if r.cell.advantage == BIASED_VALUES and r.cell.update in ("REINFORCE", "PPU token")
         ),
-        "PPU token and sequential with tied rows: monotone at any step": (
+        "PPU token and sequential (SeeUPO Table 1: yes), tied rows: monotone at any step": (
             r for r in tied
             if r.cell.update in ("PPU token", "sequential") and r.cell.advantage in TRUE_DIRECTION
         ),
@@ -184,20 +185,20 @@ def _fails(records: list[Record], files: dict[str, Counterexample]) -> list[Clai
             if r.cell.update == "PPU sequence, geometric mean" and r.cell.turns == "single-turn"
             and r.cell.advantage == "group-relative"
         ),
-        "division by the group's deviation: monotone": (
+        "division by the group's deviation (GRPO; SeeUPO, section 4): monotone": (
             r for r in tied
             if r.cell.advantage == "group-relative / std" and r.cell.update == "REINFORCE"
         ),
-        "finite groups: every update is monotone": (
+        "finite groups (SeeUPO, Eq. 9): every update is monotone": (
             r for r in records
             if COLUMNS[r.cell.column].sampled and r.cell.advantage == "group-relative"
         ),
-        "all turns at once, states hidden from the policy: maximising PPU is monotone": (
+        "PPU of all turns at once (SeeUPO Table 1), hidden states: maximising it is monotone": (
             r for r in records
             if r.cell.column == "hidden states" and r.cell.update == "PPU token"
             and r.cell.advantage in TRUE_DIRECTION
         ),
-        "gamma = 0.8 in the advantages: the plain sum of rewards never falls": (
+        "gamma = 0.8 in the advantages (SeeUPO Table 1: gamma 1): the plain sum never falls": (
             r for r in records
             if r.cell.column == "discount" and r.cell.update == "PPU token"
             and r.cell.advantage in TRUE_DIRECTION
@@ -235,7 +236,7 @@ def _identities(rng: np.random.Generator, count: int) -> list[Claim]:
     case = random_cases(rng, "multi-turn", SMALL_SHAPE, "table", count)
     return [
         at_most(
-            "E[r (A_group - A)] is the same for every action of a state: the baseline is harmless",
+            "E[r (A_group - A)] is the same for every action of a state (against SeeUPO Table 1)",
             "random MDPs of two turns, largest difference between actions",
             count, np.asarray(spread(case)).max(), TOLERANCE,
         ),
@@ -260,11 +261,11 @@ def _two_prompts() -> list[Claim]:
     slopes = {name: float(slope(case, ADVANTAGES[name])) for name in names}
     return [
         at_most(
-            "two prompts, one direction: dJ = (.25 - 10 x .01) / 2 = +.075",
+            "two prompts, one direction: dJ = (.25 - 10 x .01) / 2 = +.075 (derived here)",
             "largest difference", 1, abs(slopes["group-relative"] - 0.075), TOLERANCE,
         ),
         at_most(
-            "the same over standard deviations: (.5 - 10 x .1) / 2 = -.25, the wrong way",
+            "the same over deviations (GRPO): (.5 - 10 x .1) / 2 = -.25, the wrong way",
             "largest difference", 1, abs(slopes["group-relative / std"] + 0.25), TOLERANCE,
         ),
     ]  # fmt: skip

@@ -96,8 +96,9 @@ def _judge(mdps, start, error, rows):
     ):
         worst = int(error[sharing, name, "large"].argmax())
         claims.append(
-            at_most(f"E_old[M_0] = J(new) - J(old): {name}, parameters {sharing}", where, num_mdps,
-                    error[sharing, name, "large"].max(), 1e-3, expected=False, counterexample=label)
+            at_most(f"SeeUPO, E_old[M_0] = J(new) - J(old): {name}, parameters {sharing}", where,
+                    num_mdps, error[sharing, name, "large"].max(), 1e-3, expected=False,
+                    counterexample=label)
         )  # fmt: skip
         arrays = {**mdp_arrays(jax.tree.map(lambda leaf, i=worst: leaf[i], mdps)),
                   "params": start[sharing][worst]}  # fmt: skip

@@ -99,18 +99,18 @@ def toys() -> Findings:
     where = "toy_hidden_action"
     halves = np.mean([reached["reverse"][1], reached["natural"][1]])
     claims = [
-        at_least("toy_reverse_order, greedy, reverse: optimum 0.9 in one sweep; J", "1 toy", 1,
-                 reached["reverse"][1], 0.9 - 1e-12),
-        at_most("toy_reverse_order, greedy, natural: stays at 0.5; max |J - 0.5| over 10 sweeps",
-                "1 toy", 10, abs(reached["natural"][1:] - 0.5).max(), 1e-12),
-        at_most("a random order is the right one half the time: |mean J - (0.9 + 0.5) / 2|",
+        at_least("SeeUPO Thm 2, toy_reverse_order, greedy, reverse: optimum 0.9 in one sweep; J",
+                 "1 toy", 1, reached["reverse"][1], 0.9 - 1e-12),
+        at_most("toy_reverse_order, greedy, natural: stays at 0.5; max |J - 0.5|, 10 sweeps (derived "
+                "here)", "1 toy", 10, abs(reached["natural"][1:] - 0.5).max(), 1e-12),
+        at_most("SeeUPO, Table 4: a random order is right half the time; |mean J - (0.9 + 0.5) / 2|",
                 "both orders", 2, abs(halves - 0.7), 1e-12),
-        at_least("best responses of all turns at once do not lower J; dJ (M left out)", where, 1,
+        at_least("SeeUPO without M (Eq. 8): best responses at once do not lower J; dJ", where, 1,
                  hidden["greedy, all at once"] - hidden["before"], -0.01, expected=False,
                  counterexample="hidden_action"),
-        at_most("one clipped step of both turns at once gives 0.4992; |J - 0.4992|", where, 1,
+        at_most("one clipped step of both at once: |J - 0.4992| (derived here)", where, 1,
                 abs(hidden["clipped, all at once"] - 0.4992), 1e-12),
-        at_least("one greedy sweep with M is optimal in both orders; J", where, 2,
+        at_least("SeeUPO, Eqs. 6-8: one greedy sweep with M is optimal in both orders; J", where, 2,
                  min(hidden["greedy, reverse with M"], hidden["greedy, natural with M"]),
                  1 - 1e-12),
     ]  # fmt: skip
@@ -142,9 +142,9 @@ def exploring(mdps: tabular.TurnMDP, best: np.ndarray) -> Findings:
     where = f"{num_mdps} random MDPs"
     claims = [
         at_most("policy iteration in every state is optimal after H sweeps in natural order; "
-                "J* - J", where, num_mdps, worst["natural"], 1e-12),
-        at_most("... and after one sweep in reverse order; J* - J", where, num_mdps,
-                worst["reverse"], 1e-12),
+                "J* - J (derived here)", where, num_mdps, worst["natural"], 1e-12),
+        at_most("policy iteration is optimal after one reverse sweep (SeeUPO Thm 2); J* - J",
+                where, num_mdps, worst["reverse"], 1e-12),
     ]  # fmt: skip
     return Findings(claims=claims, tables={"policy_iteration": rows})
 
@@ -177,12 +177,23 @@ def small_steps(mdps: tabular.TurnMDP) -> Findings:
     slope = np.log2(effect[:, 1].mean() / effect[:, 0].mean())
     where = f"{num_mdps} random MDPs, steps {LEARNING_RATES}"
     claims = [
-        at_most("the gradient of SeeUPO's surrogate is that of J at the half-updated policy; "
-                "difference of logits", where, difference.size, difference.max(), 1e-12),
-        at_most("small steps: reverse and all at once differ by O(step^2); |exponent - 2|", where,
-                num_mdps, abs(slope - 2.0), 0.1),
+        at_most("the gradient of SeeUPO's surrogate (Eqs. 4, 6) is that of J at the half-updated "
+                "policy; difference of logits", where, difference.size, difference.max(), 1e-12),
+        at_most("small steps: reverse and all at once differ by O(step^2); |exponent - 2| (derived "
+                "here)", where, num_mdps, abs(slope - 2.0), 0.1),
     ]  # fmt: skip
     return Findings(claims=claims, tables={"small_steps": rows})
+
+
+def few_turns_numbers(arrays: dict) -> dict[str, float]:
+    """What one greedy sweep reaches with the last 0, ..., H of H turns one by one, and the optimum."""
+    one = tabular.TurnMDP(*(arrays[name] for name in ("transitions", "rewards", "start")))
+    mdp = jax.tree.map(lambda leaf: leaf[None], one)
+    numbers = {"optimum": float(tabular.optimal_values(one)[0] @ one.start)}
+    for count in range(one.num_turns + 1):
+        reached = repeated("partial")(mdp, jnp.full((1, 10), count), sweeps.GREEDY)
+        numbers[f"last {count} one by one"] = float(reached[0, 1])
+    return numbers
 
 
 def last_turns(mdps: tabular.TurnMDP, best: np.ndarray, clips: dict, num_sweeps: int) -> Findings:
@@ -195,19 +206,26 @@ def last_turns(mdps: tabular.TurnMDP, best: np.ndarray, clips: dict, num_sweeps:
                         for kind in ("greedy", "clipped"))  # fmt: skip
         loss = (best - greedy[:, 1]) / (best - greedy[:, 0])
         left = (best - slow[:, 6]) / (best - slow[:, 0])
-        losses.append(loss.max())
+        losses.append(loss)
         rows.append({"sequential turns": count, "updates a sweep": min(count + 1, num_turns),
                      "gap after one greedy sweep, mean": loss.mean(),
                      "gap after one greedy sweep, worst": loss.max(),
                      "gap after six clipped sweeps, mean": left.mean()})  # fmt: skip
     where = f"{num_mdps} random MDPs"
     claims = [
-        at_most("the last H-1 turns one by one are as good as all: gap after a greedy sweep", where,
-                num_mdps, losses[num_turns - 1], 1e-12),
-        at_most("fewer would do (last H-2 turns): gap after a greedy sweep", where, num_mdps,
-                losses[num_turns - 2], 0.01, expected=False),
+        at_most("the last H-1 turns one by one are as good as all: gap after a greedy sweep (derived "
+                "here)", where, num_mdps, losses[num_turns - 1].max(), 1e-12),
+        at_most("the last H-2 would do: gap after a greedy sweep (derived here)", where, num_mdps,
+                losses[num_turns - 2].max(), 0.01, expected=False, counterexample="few_turns"),
     ]  # fmt: skip
-    return Findings(claims=claims, tables={"last_turns": rows})
+    worst = int(losses[num_turns - 2].argmax())
+    arrays = mdp_arrays(jax.tree.map(lambda leaf: leaf[worst], mdps))
+    few = Counterexample(
+        statement="One greedy sweep with only the last H-2 turns one by one, all earlier ones at "
+        "once, stops short of the optimum; the last H-1 reach it.",
+        arrays=arrays, settings={"kind": "few turns"}, numbers=few_turns_numbers(arrays),
+    )  # fmt: skip
+    return Findings(claims=claims, tables={"last_turns": rows}, counterexamples={"few_turns": few})
 
 
 def one_task(mdps: tabular.TurnMDP, clip: sweeps.Clip, num_sweeps: int) -> Findings:
@@ -219,6 +237,7 @@ def one_task(mdps: tabular.TurnMDP, clip: sweeps.Clip, num_sweeps: int) -> Findi
     carried = repeated("SeeUPO")(single, natural, clip)
     at_once = repeated("partial")(single, np.zeros((num_mdps, num_sweeps), int), clip)
     claim = at_most("natural order, one task, nothing hidden: SeeUPO with M and all turns at once are "
-                    "the same; difference of J", f"{num_mdps} random MDPs, {num_sweeps} sweeps",
+                    "the same; difference of J (derived here)",
+                    f"{num_mdps} random MDPs, {num_sweeps} sweeps",
                     num_mdps, jnp.abs(carried - at_once).max(), 1e-12)  # fmt: skip
     return Findings(claims=[claim])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tabular
-from experiments.theory.claims import Findings, at_most
+from experiments.theory.claims import Counterexample, Findings, at_most, mdp_arrays
 from rtpo_jax import core
 from tabular.orders import sweeps
 from tabular.orders.ragged import pool_normalised
@@ -16,14 +16,19 @@ CLIP = sweeps.Clip(0.2, 0.2)
 
 
 @jax.jit
-def _one(key, termination):
-    """What placeholders do to one MDP: scale, signs and the gain of a clipped sweep."""
+def _draw(key, termination):
+    """A random MDP and policy; the better an action pays, the more likely it ends the episode."""
     mdp_key, policy_key = jax.random.split(key)
     mdp, family = tabular.random_mdp(mdp_key, *SHAPE), tabular.per_turn_table(SHAPE)
     transitions = mdp.transitions * (1.0 - termination * mdp.rewards)[..., None]
     mdp = tabular.TurnMDP(transitions, mdp.rewards, mdp.start)
+    return mdp, family.policy(family.init(policy_key))
+
+
+@jax.jit
+def _one(mdp, policy):
+    """What placeholders do to one MDP: scale, signs and the gain of a clipped sweep."""
     paths = tabular.all_paths(*SHAPE, early_end=True)
-    policy = family.policy(family.init(policy_key))
     weights = tabular.path_probabilities(mdp, policy, paths)
     plain = tabular.group_advantages(mdp, policy, paths)
     kinds = jnp.stack([plain] + [
@@ -43,9 +48,10 @@ def _one(key, termination):
 def placeholders(seed: int, num_mdps: int) -> Findings:
     """Exact batches by how many chains reach the last turn, and a finite batch with junk in it."""
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 4), num_mdps)
-    rows, kept = [], 1.0
+    rows, worst = [], (-1.0, None)
     for termination in TERMINATION:
-        reach, scale, signs, gains = map(np.asarray, jax.vmap(_one, (0, None))(keys, termination))
+        drawn = jax.vmap(_draw, (0, None))(keys, termination)
+        reach, scale, signs, gains = map(np.asarray, jax.vmap(_one)(*drawn))
         ratio = gains.mean(0) / gains[:, 0].mean()
         rows.append(
             {"termination": termination, "real share": reach.mean(),
@@ -53,15 +59,38 @@ def placeholders(seed: int, num_mdps: int) -> Findings:
              "clipped gain kept": ratio[2], "clipped gain kept, masked": ratio[1],
              "worst gain": gains[:, 2].min()}
         )  # fmt: skip
-        kept = min(kept, ratio[2] / ratio[1])
+        place = int(signs.argmax())
+        if signs[place] > worst[0]:
+            worst = signs[place], jax.tree.map(lambda leaf, i=place: leaf[i], drawn)
     where = f"{num_mdps} random MDPs, up to {1 - rows[-1]['real share']:.0%} of chains end early"
     claims = [
-        at_most("masked: junk at placeholders changes advantages, loss, mean, std and M by",
+        at_most("SeeUPO, ragged batches masked: junk at placeholders changes advantages, loss, mean, "
+                "std and M by",
                 "a batch of 40 chains, 30 placeholder rows and turns", 1, junk_changes(seed), 1e-14),
-        at_most("counted with advantage 0, placeholders change no sign at the last turn; share",
-                where, num_mdps, max(row["sign changed"] for row in rows), 0.01, expected=False),
+        at_most("SeeUPO's released code: placeholders counted with advantage 0 change no sign at the "
+                "last turn; share",
+                f"{where}; mean over them", num_mdps, max(row["sign changed"] for row in rows), 0.01,
+                expected=False, counterexample="placeholders"),
     ]  # fmt: skip
-    return Findings(claims=claims, tables={"placeholders": rows})
+    mdp, policy = worst[1]
+    arrays = {**mdp_arrays(mdp), "policy": policy}
+    counted = Counterexample(
+        statement="Placeholders of episodes that have ended, counted with advantage 0 in mean and "
+        "standard deviation of the last turn, change the sign of this share of its advantages.",
+        arrays=arrays, settings={"kind": "placeholders"}, numbers=placeholder_numbers(arrays),
+    )  # fmt: skip
+    return Findings(claims=claims, tables={"placeholders": rows},
+                    counterexamples={"placeholders": counted})  # fmt: skip
+
+
+def placeholder_numbers(arrays: dict) -> dict[str, float]:
+    """Shares of one MDP: chains that reach the last turn, and signs that change there; gains."""
+    mdp = tabular.TurnMDP(*(arrays[name] for name in ("transitions", "rewards", "start")))
+    reach, _, signs, gains = _one(mdp, jnp.asarray(arrays["policy"]))
+    names = ("gain, no normalisation", "gain, masked", "gain, placeholders counted")
+    found = dict(zip(names, gains, strict=True))
+    numbers = {"real share": reach, "sign changed": signs, **found}
+    return {name: float(number) for name, number in numbers.items()}
 
 
 def junk_changes(seed: int) -> float:

@@ -82,19 +82,19 @@ def rule_claims(
     clear = [r for r in [*families, *maps] if not 0.8 < r["rtpo_rule"] < 1.1]
     wrong = sum((r["rtpo_rule"] > 1) != (r["rtpo_4"] > 1) for r in clear)
     return [
-        at_least("RTPO: exact ratio / [2 / ((K+1) mean w)]", "episodes of full length", len(rows),
-                 min(ratios), 0.75),
-        at_most("RTPO: exact ratio / [2 / ((K+1) mean w)]", "episodes of full length", len(rows),
-                max(ratios), 1.25),
-        at_most("the same where early turns hardly vary", "late-critical locks, phase map 2",
+        at_least("RTPO: exact ratio / [2 / ((K+1) mean w)] (derived here)", "episodes of full length",
+                 len(rows), min(ratios), 0.75),
+        at_most("RTPO: exact ratio / [2 / ((K+1) mean w)] (derived here)", "episodes of full length",
+                len(rows), max(ratios), 1.25),
+        at_most("RTPO: that ratio where early turns hardly vary", "late-critical locks, phase map 2",
                 len(critical), max(r["rtpo_4"] / r["rtpo_rule"] for r in critical), 1.25,
                 expected=False, counterexample="rtpo_beyond_its_rule"),
-        at_most("RTPO wins exactly where mean w < 2/(K+1): wrong verdicts",
+        at_most("RTPO wins exactly where mean w < 2/(K+1) (derived here): wrong verdicts",
                 "all rows whose rule lies outside 0.8..1.1", len(clear), wrong, 0),
-        at_most("one fork right after the luck: |exact / [1/(sqrt k + (1-k) sqrt w)^2] - 1|",
+        at_most("fork right after the luck: |exact / [1/(sqrt k + (1-k) sqrt w)^2] - 1| (derived here)",
                 "locks with luck", len(forks), max(abs(r["exact"] / r["rule"] - 1) for r in forks),
                 0.1),
-        at_most("that split of the cost, against the best one: loss of the ratio", "the same",
+        at_most("fork after the luck: that split of the cost against the best one", "locks with luck",
                 len(forks), max(r["exact"] / r["rule_share"] - 1 for r in forks), 0.01),
     ]  # fmt: skip
 

@@ -78,7 +78,8 @@ def greedy_sweep(
     Returns:
       [H, S, A] deterministic for the turns in `order`. Raises ValueError on a malformed trunk.
     """
-    trunk = check_policy(mdp, trunk)
+    trunk, contexts = check_policy(mdp, trunk), jnp.asarray(contexts)
+    allowed = None if allowed is None else jnp.asarray(allowed)
     visited = occupancy(mdp, trunk)
 
     def stage(policy, turn):

@@ -140,7 +140,8 @@ def misplaced_siblings(
     """
     policy = check_policy(mdp, policy)
     trunks = occupancy(mdp, policy)
-    shares = trunks / trunks.sum(1, keepdims=True)
+    reached = trunks.sum(1, keepdims=True)
+    shares = trunks / jnp.where(reached > 0, reached, 1.0)
 
     def step(current, turn):
         own = values(mdp, current).Q

@@ -42,8 +42,11 @@ def pool_normalised(
     members = jnp.where(members > 0, members, 1.0)
     kept = jnp.where(paths.turn_mask, advantages, 0.0)
     mean = (measure * kept).sum(0) / members
-    variance = (measure * kept**2).sum(0) / members - mean**2
-    flat = variance <= 1e-24
+    # Placeholders lie at 0, a distance of the mean away. From deviations, not from squares, so that
+    # a flat pool has a variance of rounding only.
+    spread = (measure * (kept - mean[None]) ** 2).sum(0) + (members - measure.sum(0)) * mean**2
+    variance = spread / members
+    flat = variance <= 1e-24 * (measure * kept**2).sum(0) / members
     shift = mean if centre else jnp.zeros_like(mean)
     scaled = (kept - shift[None]) / jnp.sqrt(jnp.where(flat, 1.0, variance))[None]
     return jnp.where(paths.turn_mask & ~flat[None], scaled, 0.0)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 from paper_figures import credit
 
@@ -51,3 +52,19 @@ def test_crossing_is_interpolated_on_the_log_scale():
     assert credit._crossing(np.array([0.8, 0.2]), np.array([2.0, 0.5])) == pytest.approx(0.5)
     assert math.isnan(credit._crossing(np.array([0.2, 0.8]), np.array([0.2, 0.5])))
     assert math.isnan(credit._crossing(np.array([0.2, 0.8]), np.array([1.2, 1.5])))
+
+
+def test_lines_of_a_panel_stand_at_their_horizon_also_where_one_is_missing():
+    rows = [
+        {"horizon": 4, "upstream_share": share, "all_turns": ratio, "rule": 0.1, "rule_finite": 0.1}
+        for share, ratio in ((0.2, 0.5), (0.8, 2.0), (0.2, 0.5))
+    ]
+    figure, axis = plt.subplots()
+    mesh = credit._turns(axis, rows, [2, 4])
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["2", "4"]
+    x, y = axis.lines[0].get_data()
+    assert math.isnan(x[0]) and x[1] == pytest.approx(0.5) and list(y) == [0, 1]
+    np.testing.assert_allclose(mesh.get_array().ravel(), [-1, 1])
+    np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], [0.2, 0.5, 0.8])
+    assert set(mesh.get_coordinates()[..., 1].ravel()) == {0.5, 1.5}
+    plt.close(figure)

@@ -60,6 +60,15 @@ def test_a_panel_shows_numbers_ticks_and_colours():
     plt.close(figure)
 
 
+def test_updates_are_named_once_in_the_middle_of_their_lines():
+    figure, axis = plt.subplots()
+    guarantees._name_updates(axis, rows())
+    places = {text.get_text(): text.xy[1] for text in axis.texts}
+    last = len(VERDICTS) - 1
+    assert places == {"PPU token": 1.0, "sequential": (3 + last) / 2}
+    plt.close(figure)
+
+
 def test_an_unknown_verdict_is_refused(tmp_path):
     table = rows()
     table[0]["verdict"] = "maybe"

@@ -148,6 +148,8 @@ def test_branching_and_termination_of_random_mdps():
     assert deficit.min() >= 0 and deficit.max() <= 0.5
     # Uniform on [0, 1/2], 1000 draws: mean 1/4, standard error 0.1443 / sqrt(1000) = 0.0046.
     assert deficit.mean() == pytest.approx(0.25, abs=5 * 0.0046)
+    # Ends say nothing about rewards: a correlation of 1000 independent pairs has error 0.032.
+    assert abs(np.corrcoef(deficit.ravel(), mdp.rewards.ravel())[0, 1]) < 5 * 0.032
     # Each state is a successor of 3/10 of the rows: standard error sqrt(.21 / 1000) = 0.0145.
     np.testing.assert_allclose((mdp.transitions > 0).mean((0, 1, 2)), 0.3, atol=5 * 0.0145)
     full = tabular.random_mdp(jax.random.key(2), 20, 10, 5)

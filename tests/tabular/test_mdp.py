@@ -54,6 +54,7 @@ MALFORMED = [
     (_edit("start", slice(None), [0.5, 0.25, 0.0]), "start sums to 0.75: probabilities must"),
     (_edit("start", slice(None), [0.5, 0.5, 0.5]), "start sums to 1.5: "),
     (_edit("start", 0, 1 / 3 + 1e-8), "start sums to 1.00000001"),
+    (_edit("start", 0, 1 / 3 - 1e-8), "start sums to 0.9999999"),
 ]
 
 

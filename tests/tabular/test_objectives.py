@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from scipy import optimize
 
 import tabular
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 SEEDS = [0, 1, FRESH]
 CLIPS = [(0.2, 0.2), (0.2, 0.28), (0.0, 0.5), (1.0, np.inf)]
 maximise = jax.jit(tabular.maximise_surrogate)
@@ -196,3 +197,19 @@ def test_vmap_changes_nothing():
     for row, (behavior, one) in enumerate(drawn):
         alone = maximise(behavior, one, 0.2, 0.3)
         np.testing.assert_allclose(mapped[row], alone, rtol=0, atol=1e-14, err_msg=f"{FRESH=}")
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-12, 1e12, 1e100])
+def test_units_of_reward_change_no_maximiser(scale):
+    behavior, found = random_credit(np.random.default_rng(FRESH), (2, 4, 4))
+    scaled = tabular.Credit(*(part * scale for part in found))
+    for clip in CLIPS:
+        expected = maximise(behavior, found, *clip)
+        np.testing.assert_allclose(maximise(behavior, scaled, *clip), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("clip", [(-0.1, 0.2), (1.5, 0.2), (0.2, -0.1)])
+def test_bounds_that_no_probability_can_meet_are_refused(clip):
+    behavior, found = random_credit(np.random.default_rng(FRESH), (2, 4, 4))
+    with pytest.raises(ValueError, match="clip_(low|high) is"):
+        tabular.maximise_surrogate(behavior, found, *clip)

@@ -1,6 +1,7 @@
 """The batch of all episodes against the two enumerations that were written apart from it."""
 
 import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 import tabular
 from tabular.paths import group_by_step
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 SEEDS = [0, 1, 2, FRESH]
 
 
@@ -121,3 +122,12 @@ def test_wrong_lists_and_sizes_are_refused(draw):
         tabular.all_paths(3, 0, 2, early_end=False)
     with pytest.raises(ValueError, match="policy"):
         tabular.path_probabilities(mdp, policy[:, :, :1], full)
+
+
+def test_a_deficit_within_the_tolerance_never_ends_an_episode(draw):
+    mdp, policy = draw(0, termination=0.0)
+    rows = mdp.transitions / mdp.transitions.sum(-1, keepdims=True)
+    mdp = tabular.TurnMDP((1.0 - 5e-11) * rows, mdp.rewards, mdp.start)
+    paths = tabular.all_paths(*mdp.rewards.shape, early_end=True)
+    short = ~paths.turn_mask[:, -1]
+    assert (np.asarray(tabular.path_probabilities(mdp, policy, paths))[short] == 0.0).all()

@@ -1,5 +1,7 @@
 """Policy classes against loops over their definition and against the policy gradient theorem."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import tabular
 
 SHAPE = (3, 2, 4)
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 CONTEXTS = np.array([[0, 0], [0, 1], [1, 1]])
 FEATURES = np.random.default_rng(7).normal(size=(*SHAPE, 5))
 CLASSES = {
@@ -109,6 +111,8 @@ def test_refusals_and_scale():
         tabular.token_tree(2, 2, 1, 2)
     with pytest.raises(ValueError, match="length"):
         tabular.token_tree(2, 2, 2, 0)
+    with pytest.raises(ValueError, match="contexts"):
+        tabular.aliased(np.array([[0, -1]]), 2)
     family = tabular.per_turn_table((10, 10, 40))
     draws = np.asarray(family.init(jax.random.key(FRESH), scale=3.0))
     assert abs(draws.std() - 3.0) < 5 * 3.0 / np.sqrt(2 * draws.size), f"{FRESH=}"

@@ -1,6 +1,7 @@
 """One iteration of each update against loops in numpy over episodes, turns and states."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 import tabular
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 SEEDS = [0, 1, FRESH]
 EPSILON = (0.2, 0.3)
 
@@ -138,6 +139,19 @@ def test_tasks_without_variance_get_nothing():
     np.testing.assert_allclose(found[:, 0], [0.0, 0.0, -1.0, 1.0], atol=1e-15)
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e6])
+def test_what_counts_as_no_variance_follows_the_unit_of_reward(unit, instance):
+    # Task 0 always gets 0.3; what the others get differs, if little.
+    mdp, policy, weights, _ = instance(FRESH)
+    rewards = np.zeros(mdp.rewards.shape)
+    rewards[0], rewards[0, 1:, 0] = 0.3, 0.3 + 1e-6
+    mdp = tabular.TurnMDP(mdp.transitions, unit * rewards, mdp.start)
+    found = np.asarray(tabular.group_advantages(mdp, policy, listed(), scale=True))[:, 0]
+    first = listed().states[:, 0]
+    squares = np.bincount(first, weights * found**2) / np.bincount(first, weights)
+    np.testing.assert_allclose(squares, [0.0, 1.0, 1.0], atol=1e-5, err_msg=f"{FRESH=}")
+
+
 @pytest.mark.parametrize("compound", [True, False])
 @pytest.mark.parametrize("order", [(2, 1, 0), (0, 1, 2), (1, 2, 0)])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -197,6 +211,15 @@ def test_siblings_see_what_later_turns_have_learnt():
         assert float(tabular.performance(mdp, new)) == pytest.approx(expected, abs=1e-12)
     forward = tabular.siblings(mdp, policy, order[::-1], 1.0, np.inf)
     assert float(tabular.performance(mdp, forward)) == pytest.approx(0.5, abs=1e-12)
+
+
+def test_siblings_of_hidden_states_are_weighed_as_the_trunks_meet_them():
+    # Toy: the second turn's row is shared by both states, and the first turn has moved already. The
+    # trunks met them at 0.4 and 0.6, so action 0 is right; where the first turn goes now, action 1.
+    mdp, policy, contexts = tabular.toy_hidden_action()
+    order = np.array([0, 1])
+    found = tabular.siblings(mdp, policy, order, 1.0, np.inf, contexts)
+    np.testing.assert_array_equal(found[1], [[1.0, 0.0], [1.0, 0.0]])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,5 +1,7 @@
 """The clipping-bias experiment: verdicts, replays, and its helpers against separate computations."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from experiments.theory.claims import load_counterexample
 from experiments.theory.clipping_ratios import closed_form
 from tabular.paths import all_paths
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The table of guarantees: its verdicts, what must hold and fail, and the files it leaves."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from experiments.theory.guarantee_texts import is_proven, paper, verdict, why
 
 @pytest.fixture(scope="module")
 def seed():
-    return int(np.random.SeedSequence().entropy % 2**32)
+    return int(os.environ["FRESH_SEED"])
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +224,10 @@ def test_refused_options():
         guarantees.Config(iterations=0)
     with pytest.raises(ValueError, match="num_mdps=301 with 2 shapes: use a multiple of that"):
         guarantees.Config(num_mdps=301)
+    with pytest.raises(ValueError, match="num_mdps=6: use 16 or more"):
+        guarantees.Config(num_mdps=6)
+    with pytest.raises(ValueError, match="use 2 or more turns, states and actions"):
+        guarantees.Config(shapes=((3, 1, 2),))
 
 
 @pytest.mark.slow

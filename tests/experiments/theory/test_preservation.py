@@ -1,6 +1,7 @@
 """What breaks whom: settings, one run against the updates it is made of, and the smallest whole run."""
 
 import dataclasses
+import os
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from experiments.theory import preservation_runs
 from experiments.theory.claims import load_counterexample
 from tabular.orders.breakage import Breakage
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 def draw(*settings):

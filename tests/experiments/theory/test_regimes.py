@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import os
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from experiments.theory.regime_families import FAMILIES, critical_case, phase_ca
 from tabular import TurnMDP, performance
 from tabular.regimes import allocation, families, group_gradient
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from experiments.theory import (
     claims,
     convergence_learning,
     convergence_restricted,
+    convergence_steps,
     convergence_updates,
 )
 from experiments.theory.command import run_and_write
@@ -24,6 +26,8 @@ def saved():
     with jax.enable_x64(True):
         return {
             **convergence_restricted.instances(),
+            **convergence_steps.coins(),
+            "natural_order": convergence_restricted.natural_order(),
             "slow_branch": convergence_updates.lost_branch(),
             "absent_minded": convergence_restricted.forgetful(),
         }
@@ -36,6 +40,7 @@ def test_numbers_of_the_instances_by_hand(saved):
         "performance_optimal",
     )
     expected = {
+        "natural_order": (0.5, 0.9, 0.9),
         "unvisited_state": (0.5, 0.9, 0.9),
         "stale_continuations": (0.5, 0.9, 0.9),
         "merged_context": (0.5, 0.5, 1.0),
@@ -55,7 +60,22 @@ def test_numbers_of_the_instances_by_hand(saved):
     assert abs(forgetful["performance_ascent"] - 1 / 3) < 1e-3
 
 
-@pytest.mark.parametrize("name", ["tied_states", "slow_branch", "absent_minded"])
+def test_coins_by_hand(saved):
+    """alpha/(2-alpha) Var(Y) within 5 standard errors of 64 runs; prod (1 - 1/(i+1)^2) in full."""
+    constant, summable = (saved[f"{name}_steps"].numbers for name in ("constant", "summable"))
+    plateau = 0.05 / 1.95 / 4
+    assert constant["expected_squared_error"] == pytest.approx(plateau, rel=1e-9)
+    assert abs(constant["squared_error"] - plateau) < 5 * np.sqrt(2 / 64) * plateau
+    assert constant["expected_squared_error_with_1/i"] == pytest.approx(0.25 / 4096)
+    left = 4098 / (2 * 4097)
+    assert summable["learned"] == pytest.approx(1 - left, abs=1e-12)
+    assert summable["squared_error"] == pytest.approx(left**2, abs=1e-12)
+    assert summable["expected_squared_error_with_1/i"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "name", ["tied_states", "natural_order", "constant_steps", "slow_branch", "absent_minded"]
+)
 def test_replay_gives_the_saved_numbers(saved, name, tmp_path):
     path = tmp_path / f"{name}.json"
     saved[name].save(path)
@@ -104,7 +124,7 @@ def test_law_claim_is_a_z_score():
 
 def test_error_law_predicts_weighted_sums():
     """Tables made by hand as weighted sums of Bernoulli draws, too few to forget the start."""
-    seed = int(np.random.SeedSequence().entropy % 2**32)
+    seed = int(os.environ["FRESH_SEED"])
     rng = np.random.default_rng(seed)
     mdps = convergence_learning.draw_mdps(jax.random.key(seed), 1, 0.0)
     rewards = np.asarray(mdps.rewards[0, -1])  # the last turn: Y is a Bernoulli reward
@@ -178,7 +198,7 @@ def test_impossible_options_are_refused(change, message):
 def test_a_fresh_tiny_run_is_as_expected(tmp_path):
     from rich.console import Console
 
-    seed = int(np.random.SeedSequence().entropy % 2**32)
+    seed = int(os.environ["FRESH_SEED"])
     config = dataclasses.replace(experiment.PRESETS["tiny"], seed=seed)
     found = run_and_write(experiment.EXPERIMENT, config, tmp_path, Console(quiet=True))
     wrong = [claim.row() for claim in found.claims if not claim.as_expected]

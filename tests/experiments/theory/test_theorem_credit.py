@@ -1,6 +1,7 @@
 """Theorem 2 end to end at the smallest size, and its instances against numbers worked out by hand."""
 
 import itertools
+import os
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from experiments.theory.claims import load_counterexample
 from experiments.theory.credit_instances import lucky_lock, random_stack, stacked_laws
 from tabular.estimation.accuracy import boundary_variances
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_every_claim_comes_out_as_it_should(findings):
     assert not wrong, f"{FRESH=} {wrong}"
     broken = {claim.counterexample for claim in findings.claims if not claim.expected} - {""}
     assert broken == set(findings.counterexamples)
-    assert len(findings.claims) == 34
+    assert len(findings.claims) == 35
 
 
 def test_counterexamples_survive_the_file_and_violate_by_a_margin(findings, tmp_path):
@@ -59,6 +60,11 @@ def test_counterexamples_survive_the_file_and_violate_by_a_margin(findings, tmp_
     assert numbers["two_states"]["mse_siblings"] == pytest.approx(0.1241, abs=5e-5)
     assert numbers["rare_lock"]["mse_episodes"] == pytest.approx(0.0036)
     assert numbers["rare_lock"]["mse_siblings"] == pytest.approx(0.0045)
+    # A = .8 - .9; the state is worth .9, the average .45, so episodes expect 2/3 (A + .9 - .45) > 0.
+    upstream = numbers["upstream"]
+    assert upstream["advantage_of_action_0"] == pytest.approx(-0.1)
+    assert upstream["expected_siblings"] == pytest.approx(-0.1 / 2)
+    assert upstream["expected_episodes"] == pytest.approx(2 / 3 * (-0.1 + 0.9 - 0.45))
     # Comparisons won .7, lost .3, by an action that is worse by .1; half of them with itself.
     scaled = numbers["deviation"]
     assert scaled["advantage_of_action_0"] == pytest.approx(-0.05)

@@ -1,5 +1,7 @@
 """The drift experiment: verdicts, replays, and its helpers against things worked out separately."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +24,7 @@ from experiments.theory.drift_continuations import (
 )
 from tabular.policy_classes import linear, per_turn_table, shared_logits
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 OPTIONS = (0.2, 1.0, 6)
 
 

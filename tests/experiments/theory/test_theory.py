@@ -120,6 +120,22 @@ def test_bad_options_are_refused(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "options, message",
+    [(["--seed", "-1"], "seed=-1: use 0 or more"), (["--run", "../x"], "run='../x': give a name")],
+)
+def test_bad_runs_are_refused_by_name(tmp_path, capsys, options, message):
+    assert theory.main(EXPERIMENT, [*options, "--results", str(tmp_path / "inner")]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_claim_that_fails_needs_a_counterexample():
+    claim = at_most("c", "w", 1, 2.0, 1.0, expected=False)
+    with pytest.raises(ValueError, match="fail name no counterexample: \\['c'\\]"):
+        Findings(claims=[claim])
+
+
 def test_unknown_options_are_refused(tmp_path):
     with pytest.raises(SystemExit):
         call(tmp_path, "--unknown", "1")
@@ -154,6 +170,24 @@ def test_replay_computes_the_numbers_again(tmp_path):
     record["numbers"]["before"] += 1e-9
     path.write_text(json.dumps(record))
     assert call(tmp_path, "--replay", str(path)) == 1
+
+
+def test_replay_takes_a_number_that_is_not_there_twice_as_agreement(tmp_path):
+    path = tmp_path / "toy.json"
+    dataclasses.replace(lowered(), numbers={"ratio": np.nan, "third": 1 / 3}).save(path)
+    for again, code in ((np.nan, 0), (0.5, 1)):
+        numbers = {"ratio": again, "third": 1 / 3}
+        other = dataclasses.replace(EXPERIMENT, replay=lambda _, numbers=numbers: numbers)
+        assert call(tmp_path, "--replay", str(path), experiment=other) == code
+
+
+def test_replay_refuses_the_counterexample_of_another_experiment(tmp_path, capsys):
+    path = tmp_path / "toy.json"
+    lowered().save(path)
+    for elsewhere in (lambda example: example.settings["kind"], lambda example: {"third": 1 / 3}):
+        other = dataclasses.replace(EXPERIMENT, replay=elsewhere)
+        assert call(tmp_path, "--replay", str(path), experiment=other) == 2
+        assert "give a counterexample that this version of fake wrote" in capsys.readouterr().err
 
 
 def test_replay_refuses_what_is_no_counterexample(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Update order: toys by their numbers, refusals, and the whole experiment at its smallest."""
 
 import dataclasses
+import os
 import re
 
 import jax
@@ -11,7 +12,7 @@ from experiments import update_order_tabular as experiment
 from experiments.theory import order_fidelity, order_toys
 from experiments.theory.claims import load_counterexample
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 def test_toys_have_the_numbers_worked_out_by_hand():
@@ -83,6 +84,9 @@ def test_everything_at_its_smallest_is_as_expected(tmp_path):
     assert compound["shared", "large", "product (Eq. 8)"]["error / gain"] > 0.5
     losses = [r["gap after one greedy sweep, mean"] for r in found.tables["last_turns"]]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 1e-12
+    few = found.counterexamples["few_turns"].numbers
+    assert few["last 2 one by one"] == pytest.approx(few["optimum"], abs=1e-12)
+    assert few["last 1 one by one"] < few["optimum"] - 0.01
     for name, counterexample in found.counterexamples.items():
         path = tmp_path / f"{name}.json"
         counterexample.save(path)

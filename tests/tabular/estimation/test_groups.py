@@ -1,6 +1,7 @@
 """Enumeration of groups through the core against groups multiplied out and simulated in numpy."""
 
 import itertools
+import os
 from functools import partial
 
 import jax
@@ -20,7 +21,7 @@ from tabular.estimation.groups import (
 )
 from tabular.paths import all_paths
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 scaled = partial(core.group_relative, scale="group")
 
 

@@ -1,5 +1,6 @@
 """Sampled batches: distribution of what is drawn, and updates by hand from few episodes."""
 
+import os
 from functools import partial
 
 import jax
@@ -17,7 +18,7 @@ PATHS = tabular.all_paths(*SHAPE, early_end=True)
 
 @pytest.fixture
 def seed():
-    return int(np.random.SeedSequence().entropy % 2**32)
+    return int(os.environ["FRESH_SEED"])
 
 
 def random_case(rng):

@@ -1,5 +1,7 @@
 """Sampled states and returns against exact occupancies and moments."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ from tabular.learning.sampling import (
 
 @pytest.fixture
 def case(draw):
-    seed = int(np.random.SeedSequence().entropy % 2**32)
+    seed = int(os.environ["FRESH_SEED"])
     mdp, policy = draw(seed, 3, 3, 2, termination=0.8)
     rewards = 1 / (1 + np.exp(-np.asarray(mdp.rewards)))
     return seed, tabular.TurnMDP(mdp.transitions, rewards, mdp.start), jnp.asarray(policy)

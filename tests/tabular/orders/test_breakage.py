@@ -1,6 +1,7 @@
 """Broken MDPs: what each number changes and what it leaves alone."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 import tabular
 from tabular.orders.breakage import Breakage, broken_instance, misplaced_siblings, wrong_values
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 SIZE = (3, 2, 3)
 ORDER = np.array([2, 1, 0])
 
@@ -125,3 +126,19 @@ def test_greedy_siblings_out_of_place_by_loops(forks):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12, err_msg=f"{FRESH=}")
     if forks == 1.0:
         np.testing.assert_array_equal(np.asarray(found)[:, 0], np.asarray(found)[:, 3])
+
+
+def test_turns_that_nobody_reaches_stay_as_they_are():
+    mdp, policy, contexts = make()
+    # Episodes of one turn that pays what the last one did.
+    mdp = tabular.TurnMDP(0.0 * mdp.transitions, mdp.rewards[::-1], mdp.start)
+    found = np.asarray(misplaced(mdp, policy, contexts, 0.5))
+    np.testing.assert_allclose(found[1:], policy[1:], rtol=0, atol=1e-15)
+    assert abs(found[0] - policy[0]).max() > 0.05, f"{FRESH=}"
+
+
+def test_siblings_go_on_with_what_later_turns_have_learnt():
+    mdp, policy, _ = tabular.toy_reverse_order()
+    order, seen = np.array([1, 0]), np.array([[0, 1], [0, 1]])
+    found = misplaced_siblings(mdp, policy, order, 1.0, np.inf, seen, 0.0)
+    assert float(tabular.performance(mdp, found)) == pytest.approx(0.9, abs=1e-12)

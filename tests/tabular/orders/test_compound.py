@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 import tabular
 from tabular.orders.compound import Rule, compound_iteration
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 TREE = tabular.token_tree(2, 2, 2, 2)
 SHARED = dataclasses.replace(
     TREE, shape=TREE.shape[1:], logits=lambda p: jnp.broadcast_to(p, TREE.shape)

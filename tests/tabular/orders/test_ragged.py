@@ -1,5 +1,7 @@
 """Pool statistics against explicit batches, with and without placeholders."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import tabular
 from rtpo_jax import core
 from tabular.orders.ragged import pool_normalised
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 def batch(seed, rows=50):
@@ -57,3 +59,17 @@ def test_by_hand_with_unequal_weights():
     # Mean 1/4, mean square 1/2, variance 7/16.
     expected = np.array([1.75, -0.25, 0.0]) / np.sqrt(7 / 16)
     np.testing.assert_allclose(counted[:, 1], expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("level", [1e-6, 0.1, 0.7, 1e6])
+@pytest.mark.parametrize("centre", [True, False])
+def test_a_flat_pool_gets_nothing_whatever_its_level(centre, level):
+    paths = tabular.all_paths(2, 2, 2, early_end=False)
+    weights = np.random.default_rng(FRESH).dirichlet(np.ones(len(paths.states)))
+    flat = np.full(paths.states.shape, level)
+    found = pool_normalised(paths, weights, flat, centre=centre)
+    np.testing.assert_array_equal(found, 0.0, err_msg=f"{FRESH=}")
+    # A little variance is variance: scaled up by as much as it is small.
+    some = level * (1.0 + 1e-6 * (paths.actions == 0))
+    spread = np.asarray(pool_normalised(paths, weights, some, centre=True))
+    np.testing.assert_allclose(weights @ spread**2, 1.0, rtol=1e-6, err_msg=f"{FRESH=}")

@@ -1,5 +1,7 @@
 """Sampled episodes against occupancy, and the sampled RTPO iteration against loops."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import tabular
 from tabular.orders.breakage import Breakage, broken_instance
 from tabular.orders.sampled import continue_from, sample_groups, sampled_siblings
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 @pytest.fixture

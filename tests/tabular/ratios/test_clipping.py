@@ -1,6 +1,7 @@
 """The decomposition of the clipped gradient against worked numbers and finite differences."""
 
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from tabular.ratios.clipping import (
 )
 from tabular.ratios.token_rows import TokenRows
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 SEEDS = [0, FRESH]
 OBJECTIVE = jax.jit(clipped_objective, static_argnums=(2, 3, 4))
 GRADIENT = jax.jit(jax.grad(clipped_objective), static_argnums=(2, 3, 4))

@@ -1,11 +1,13 @@
 """Schedules and their measures by hand, by simulation and in limits."""
 
+import os
+
 import numpy as np
 import pytest
 
 from tabular.regimes import allocation, families, group_gradient, group_variance
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 def moments_of(case, **options):
@@ -186,3 +188,17 @@ def test_a_turn_that_never_happens_is_refused():
     case = families.chain_case(3, 1, 1.0)
     with pytest.raises(ValueError, match="turn 1 is never reached"):
         allocation.flat(moments_of(case))
+
+
+def test_oracle_weighs_variance_against_length():
+    """States with different numbers of turns left: variance times cost is (sum d sqrt(v c))^2."""
+    size, turn = 4, 2
+    moments = moments_of(families.chain_case(6, 3, 0.6))
+    kinds = allocation.candidates(moments, tails=True, oracle=True, sizes=(size,))
+    row = int(np.flatnonzero(kinds.boundaries == turn)[0])
+    reach, lengths = (np.asarray(part)[turn] for part in (moments.occupancy, moments.turns_left))
+    variances = np.asarray(group_variance.sampling_variance(moments, size))[turn, :, turn:].sum(1)
+    least = size * (reach * np.sqrt(variances * lengths)).sum() ** 2
+    assert np.ptp(lengths) > 0.5
+    found = (1.0 / kinds.precisions[row, turn:]).sum() * kinds.costs[row]
+    assert found == pytest.approx(least, rel=1e-9)

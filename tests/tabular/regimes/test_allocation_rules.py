@@ -1,11 +1,13 @@
 """Closed forms: their algebra, and exactness where their assumptions hold."""
 
+import os
+
 import numpy as np
 import pytest
 
 from tabular.regimes import allocation, families, group_gradient, rules
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 
 
 def test_rtpo_rule_is_the_model_it_is_derived_from():
@@ -115,3 +117,18 @@ def test_refusals(fraction):
         rules.late_rule(4, 5, 8)
     with pytest.raises(ValueError, match="size is 1"):
         rules.late_rule(4, 1, 1)
+
+
+def test_signal_rule_adds_up_what_every_turn_tells():
+    """Unequal turns and lengths: signal |g_l|^4 / v_l, per cost and per open share, by a loop."""
+    moments = group_gradient.group_moments(*families.chain_case(5, 2, 0.3, setback=1))
+    variances = np.random.default_rng(FRESH).random(5) + 0.1
+    found = rules.signal_rule(moments, variances)
+    reach, left = np.asarray(moments.occupancy), np.asarray(moments.turns_left)
+    for fork in range(5):
+        cost = [sum(reach[k, s] * left[k, s] for s in range(2)) for k in (fork, 0)]
+        open_at = [reach[k] @ np.asarray(moments.returns)[k, :, k] for k in (fork, 0)]
+        told = [sum(float(moments.signals[turn]) ** 2 / variances[turn] for turn in range(k, 5))
+                for k in (fork, 0)]  # fmt: skip
+        expected = told[0] / told[1] / (open_at[0] / open_at[1]) / (cost[0] / cost[1])
+        assert found[fork] == pytest.approx(expected, rel=1e-9), f"{FRESH=} {fork=}"

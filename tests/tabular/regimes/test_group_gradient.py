@@ -1,6 +1,7 @@
 """Moments of group gradients against every group of tiny MDPs, and against plain simulation."""
 
 import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import tabular
 from rtpo_jax import core
 from tabular.regimes import families, group_gradient, group_variance
 
-FRESH = int(np.random.SeedSequence().entropy % 2**32)
+FRESH = int(os.environ["FRESH_SEED"])
 NOISE = 0.6
 leave_one_out = jax.jit(core.leave_one_out, static_argnums=2)
 
