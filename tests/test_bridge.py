@@ -16,7 +16,7 @@ import optax
 import pytest
 
 import tabular
-from rtpo_jax.algorithms import GRPO, RTPO, Policy
+from rtpo_jax.algorithms import GRPO, REINFORCE, RTPO, Policy, SeeUPO, Stage
 from rtpo_jax.models import SymbolTokenizer
 from rtpo_jax.rollouts import Episode, EpisodeBatch, Scorer, SymbolTemplate, Turn
 from rtpo_jax.rollouts.packing import training_rows
@@ -117,7 +117,7 @@ def gradient(method, mdp, params, behavior=None, stage=None, trunk_params=None):
     behavior = params if behavior is None else behavior
     trunk_params = behavior if trunk_params is None else trunk_params
     collected = method.collect(engine, Policy(trunk_params), (), jax.random.key(0))
-    stage = method.stages(engine.num_turns)[0] if stage is None else stage
+    stage = method.stages(engine.num_turns, jax.random.key(0))[0] if stage is None else stage
     batch = method.batch(engine, Policy(behavior), collected, stage, None, None)
     batch = jax.tree.map(np.asarray, batch)
     optimizer = optax.sgd(1.0)
@@ -159,7 +159,7 @@ def test_rtpo_stage_gradient_is_the_policy_gradient_of_its_turn(name, group_size
     params = logits_for(mdp, 2)
     method = RTPO(group_size=group_size)
     exact = np.asarray(tabular.policy_gradient(mdp, jax.nn.softmax(params)))
-    for stage in method.stages(mdp.rewards.shape[0]):
+    for stage in method.stages(mdp.rewards.shape[0], jax.random.key(0)):
         (turn,) = stage.turns
         expected = np.zeros_like(exact)
         expected[turn] = exact[turn] * (group_size - 2) / (group_size - 1)
@@ -171,7 +171,7 @@ def test_rtpo_uses_trunk_states_of_theta_0_and_downstream_of_the_later_stages():
     """Upstream distribution d_k from theta_0, advantage under theta_{>k}: neither one elsewhere."""
     mdp = mdps()["random"]
     first, later = logits_for(mdp, 3), logits_for(mdp, 4)
-    stage = RTPO().stages(2)[0]
+    stage = RTPO().stages(2, jax.random.key(0))[0]
     measured = gradient(RTPO(), mdp, later, behavior=later, stage=stage, trunk_params=first)
     pi = jax.nn.softmax(later)
     occupancy = tabular.occupancy(mdp, jax.nn.softmax(first))
@@ -239,7 +239,7 @@ def test_rtpo_clipped_gradient_away_from_ratio_one_matches_plain_enumeration():
         return total
 
     expected = np.asarray(jax.grad(surrogate)(params))
-    stage = RTPO().stages(2)[0]
+    stage = RTPO().stages(2, jax.random.key(0))[0]
     measured = gradient(RTPO(), mdp, params, behavior=behavior, stage=stage)
     np.testing.assert_allclose(measured, expected, rtol=0, atol=TOLERANCE)
 
@@ -249,7 +249,7 @@ def test_stale_continuations_with_open_clamp_are_unbiased_and_with_unit_clamp_ar
     mdp = mdps()["random"]
     first = logits_for(mdp, 3)
     later = first.at[1].set(logits_for(mdp, 4)[1])  # stage 1 has moved the last turn
-    stage = RTPO().stages(2)[1]
+    stage = RTPO().stages(2, jax.random.key(0))[1]
 
     def run(**fields):
         method = RTPO(**fields)
@@ -264,3 +264,55 @@ def test_stale_continuations_with_open_clamp_are_unbiased_and_with_unit_clamp_ar
     theta_0 = tabular.policy_gradient(mdp, jax.nn.softmax(first))[0] / 2
     np.testing.assert_allclose(unit[0], theta_0, rtol=0, atol=TOLERANCE)
     assert np.abs(theta_0 - exact).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["lock", "ending"])
+def test_reinforce_gradient_is_the_policy_gradient(name):
+    """Leave-one-out is unbiased and tokens are summed: no factor but the constant normaliser."""
+    mdp = mdps()[name]
+    params = logits_for(mdp, 1)
+    exact = tabular.policy_gradient(mdp, jax.nn.softmax(params)) / 5
+    for baseline in ("leave_one_out", "none"):
+        method = REINFORCE(group_size=2, baseline=baseline, tokens=5)
+        np.testing.assert_allclose(gradient(method, mdp, params), exact, rtol=0, atol=TOLERANCE)
+
+
+def test_trajectory_product_ratio_has_the_gradient_of_performance_away_from_the_behavior():
+    """E[w R] = J(pi) for the product w of all turns' ratios, rows of one trajectory put together."""
+    mdp = mdps()["ending"]
+    behavior = logits_for(mdp, 5)
+    params = behavior + 0.5 * logits_for(mdp, 6)
+    fields = {"baseline": "none", "group_size": 1, "tokens": 1, "ratio_mean": False}
+    method = REINFORCE(ratio="trajectory", **fields)
+    engine = Enumeration(mdp)
+    collected = method.collect(engine, Policy(behavior), (), jax.random.key(0))
+    batch = method.batch(engine, Policy(behavior), collected, Stage(), None, None)
+    # One token of each trajectory carries its weight: sums over tokens would count w once a turn.
+    batch = dataclasses.replace(batch, weights=batch.weights * (batch.rows.turn_ids == 0))
+    for size in (512, 8):
+        updater = Updater(table_log_probs, optax.sgd(1.0), micro_batch=size)
+        state, _ = updater(method, create_state(params, updater.optimizer), batch)
+        exact = tabular.policy_gradient(mdp, jax.nn.softmax(params))
+        np.testing.assert_allclose(state.params - params, exact, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["random", "ending"])
+def test_seeupo_stage_has_the_gradient_of_the_half_updated_policy(name):
+    """With the product as compound ratio, data of pi_k give the gradient at pi_k before turn 1 and
+    the new policy from there on, halved by the self-included mean of two."""
+    mdp = mdps()[name]
+    first = logits_for(mdp, 3)
+    later = first.at[1].set(logits_for(mdp, 4)[1])  # stage 1 has moved the last turn
+    method = SeeUPO(group_size=2, scale=None)
+    engine, stages = Enumeration(mdp), method.stages(2, jax.random.key(0))
+    collected = method.collect(engine, Policy(first), (), jax.random.key(0))
+    last = method.batch(engine, Policy(first), collected, stages[0], None, None)
+    carry = method.carry(engine, Policy(later), last, None)
+    batch = method.batch(engine, Policy(later), collected, stages[1], None, carry)
+    updater = Updater(table_log_probs, optax.sgd(1.0), micro_batch=512)
+    state, _ = updater(method, create_state(later, updater.optimizer), batch)
+    exact = np.asarray(tabular.policy_gradient(mdp, jax.nn.softmax(later)))
+    np.testing.assert_allclose((state.params - later)[0], exact[0] / 2, rtol=0, atol=TOLERANCE)
+    np.testing.assert_array_equal((state.params - later)[1], 0)
+    old = np.asarray(tabular.policy_gradient(mdp, jax.nn.softmax(first)))
+    assert np.abs(old[0] - exact[0]).max() > 1e-3  # what leaving the ratio out would give

@@ -3,7 +3,7 @@
 The training loop has one path for every algorithm::
 
     collected = method.collect(engine, policy, tasks, key)
-    for stage in method.stages(num_turns):
+    for stage in method.stages(num_turns, key):
         batch = method.batch(engine, policy, collected, stage, key, carry)
         policy = update(policy, batch)
         carry = method.carry(engine, policy, batch, carry)
@@ -21,9 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rtpo_jax import core
+from rtpo_jax.algorithms.objective import Objective
 from rtpo_jax.algorithms.rows import Batch, Rows
 
 Context = Literal["recorded", "full_history"]
+Level = Literal["token", "turn", "trajectory"]
 
 
 class Policy(NamedTuple):
@@ -81,14 +83,20 @@ class Engine(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(Objective):
     """Fields and defaults that all clipped-surrogate methods share.
 
-    Objective of a batch (to maximise), with ratio r = pi / pi_behaviour per token::
+    Objective of a batch (to maximise)::
 
         J = sum_{n,t} weights[n,t] * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
+
+    r = pi / pi_behaviour of the token, or of its turn or trajectory: the product of the unit's
+    token ratios, or with `ratio_mean` their geometric mean. All tokens of a unit then share one
+    ratio, and whether it is clipped depends on the advantage of each.
     """
 
+    ratio: Level = "token"  # what the ratio is of
+    ratio_mean: bool = True  # of a turn or trajectory: geometric mean, else the product
     clip_low: float = 0.2  # ratio may fall to 1 - clip_low
     clip_high: float = 0.2  # ratio may rise to 1 + clip_high
     log_ratio_limit: float = 10.0  # |log ratio| is clamped to this before exp (RTPO, appendix E.3)
@@ -99,6 +107,7 @@ class Method:
         for name in ("clip_low", "clip_high", "log_ratio_limit"):
             value = getattr(self, name)
             require(0 < value < float("inf"), name, value, "use a finite value above 0")
+        require_one_of("ratio", self.ratio, ("token", "turn", "trajectory"))
         require(self.clip_low <= 1, "clip_low", self.clip_low, "use a value of at most 1")
         require_count("epochs", self.epochs, 1)
         require_count("num_minibatches", self.num_minibatches, 1)
@@ -119,9 +128,9 @@ class Method:
         """Rows, advantages and weights of a stage; None when there is nothing to train in it."""
         raise NotImplementedError(f"{type(self).__name__} has to define batch()")
 
-    def stages(self, num_turns: int) -> tuple[Stage, ...]:
+    def stages(self, num_turns: int, key: jax.Array) -> tuple[Stage, ...]:
         """Schedule of one iteration; by default one stage that trains all turns together."""
-        del num_turns
+        del num_turns, key
         return (Stage(),)
 
     def carry(self, engine: Engine, policy: Policy, batch: Batch, carry: Any) -> Any:
@@ -132,32 +141,50 @@ class Method:
         del engine, policy, batch
         return carry
 
+    def together(self, rows: Rows) -> np.ndarray:
+        """The ratio of a trajectory needs all its rows."""
+        if self.ratio == "trajectory":
+            return np.asarray(rows.trajectory_ids)
+        return super().together(rows)
+
+    def log_ratios(self, log_probs: jax.Array, rows: Rows) -> jax.Array:
+        """Log-ratio [N, T] of each chosen token's unit: the token, its turn or its trajectory."""
+        own = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
+        if self.ratio == "token":
+            return own
+        if self.ratio == "turn":
+            num_turns = rows.rewards.shape[-1]
+            turns = core.turn_log_ratios(own, rows.turn_ids, num_turns, mean=self.ratio_mean)
+            return core.to_tokens(turns, rows.turn_ids)
+        whole = core.trajectory_log_ratios(
+            own, rows.action_mask, mean=self.ratio_mean, trajectory_ids=rows.trajectory_ids
+        )
+        return jnp.where(rows.action_mask, whole[:, None], 0)
+
+    def surrogate(self, ratios: jax.Array, advantages: jax.Array) -> jax.Array:
+        """What is weighted and summed, [N, T]."""
+        return core.clipped_surrogate(ratios, advantages, self.clip_low, self.clip_high)
+
     def objective(
         self, log_probs: jax.Array, entropies: jax.Array, batch: Batch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Scalar objective to maximise and sums for metrics; both add over micro-batches.
-
-        Args:
-          log_probs: [N, T] of the chosen tokens under the policy being trained.
-          entropies: [N, T] of its distribution at those tokens.
-          batch: advantages and weights [N, T], behaviour log-probabilities.
-        """
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """The clipped surrogate of the class docstring, and sums for metrics."""
         rows, weights = batch.rows, batch.weights
-        log_ratios = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
-        ratios = core.ratios(log_ratios, limit=self.log_ratio_limit)
-        clip = (self.clip_low, self.clip_high)
-        objective = core.weighted_sum(
-            core.clipped_surrogate(ratios, batch.advantages, *clip), weights
+        token_log_ratios = core.token_log_ratios(
+            log_probs, rows.behavior_log_probs, rows.action_mask
         )
+        ratios = core.ratios(self.log_ratios(log_probs, rows), limit=self.log_ratio_limit)
+        clip = (self.clip_low, self.clip_high)
+        surrogate = self.surrogate(ratios, batch.advantages)
         # The k3 estimate of KL(pi_behaviour || pi): samples come from the behaviour policy.
-        kl = core.kl_estimate(jnp.zeros_like(log_ratios), log_ratios, "k3")
+        kl = core.kl_estimate(jnp.zeros_like(token_log_ratios), token_log_ratios, "k3")
         clipped = core.is_clipped(ratios, batch.advantages, *clip).astype(weights.dtype)
         sums = {
             "kl_from_behavior": core.weighted_sum(kl, weights),
             "clip_fraction": core.weighted_sum(clipped, weights),
             "entropy": core.weighted_sum(entropies, weights),
         }
-        return objective, sums
+        return {"objective": core.weighted_sum(surrogate, weights)}, sums
 
 
 def require(condition: bool, field: str, value: Any, fix: str) -> None:
@@ -174,6 +201,18 @@ def require_count(field: str, value: Any, least: int) -> None:
 def require_one_of(field: str, value: Any, choices: tuple) -> None:
     """Raise a ValueError that lists the choices."""
     require(value in choices, field, value, f"use one of {', '.join(map(repr, choices))}")
+
+
+def trajectory_sum_weights(rows: Rows) -> np.ndarray:
+    """[N, T] mean over trajectories of the SUM over a trajectory's chosen tokens.
+
+    w_nt = m_nt / M, or row_weights_n m_nt, with M trajectories that have a chosen token.
+    """
+    measure = rows.row_weights
+    if measure is None:
+        count = len(np.unique(rows.trajectory_ids[rows.action_mask.any(1)]))
+        measure = np.full(rows.num_rows, 1 / max(count, 1), np.float32)
+    return np.asarray(core.token_mean_weights(rows.action_mask, row_weights=measure))
 
 
 def to_action_tokens(trajectory_values: Any, rows: Rows) -> np.ndarray:

@@ -75,8 +75,9 @@ class RTPO(Method):
         ]
         return Collected(trunks, others=tuple(stale))
 
-    def stages(self, num_turns):
+    def stages(self, num_turns, key):
         """Phase 2: last turn first."""
+        del key
         return tuple(Stage(turns=(turn,)) for turn in reversed(range(num_turns)))
 
     def batch(self, engine, policy, collected, stage, key, carry):

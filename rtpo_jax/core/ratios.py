@@ -76,9 +76,13 @@ def turn_log_ratios(
 
 
 def trajectory_log_ratios(
-    log_ratios: jax.Array, action_mask: jax.Array, *, mean: bool
+    log_ratios: jax.Array,
+    action_mask: jax.Array,
+    *,
+    mean: bool,
+    trajectory_ids: jax.Array | None = None,
 ) -> jax.Array:
-    """Log-ratio of each row: the sum over its chosen tokens, or their mean.
+    """Log-ratio of each row's trajectory: the sum over its chosen tokens, or their mean.
 
     mean=False: log of RTPO's omega (Eq. 4), sum_t l_t. mean=True: (1 / |y|) sum_t l_t (GSPO).
 
@@ -86,23 +90,34 @@ def trajectory_log_ratios(
       log_ratios: [N, T] in nats.
       action_mask: [N, T] bool, True = chosen by the policy.
       mean: True for the geometric mean.
+      trajectory_ids: [N] int; rows with the same id make up one trajectory, as the turns of an
+        episode that was acted under managed contexts do. -1 = padding row. None: one row each.
 
     Returns:
-      [N] in nats; 0 (ratio 1) for rows without chosen tokens.
+      [N] in nats, the same number on all rows of a trajectory; 0 (ratio 1) for trajectories without
+      chosen tokens and for padding rows.
 
     Raises:
       ValueError: wrong rank or dtype kind, unequal shapes.
 
     >>> trajectory_log_ratios([[1.0, 3.0, 9.0]], [[True, True, False]], mean=True).tolist()
     [2.0]
+    >>> two_rows = [[1.0], [3.0]], [[True], [True]]
+    >>> trajectory_log_ratios(*two_rows, mean=True, trajectory_ids=[4, 4]).tolist()
+    [2.0, 2.0]
     """
     (log_ratios,) = _checks.floats(2, log_ratios=log_ratios)
     (action_mask,) = _checks.masks(2, action_mask=action_mask)
     _checks.same_shape(log_ratios=log_ratios, action_mask=action_mask)
     sums = keep(action_mask, log_ratios).sum(axis=1)
-    if not mean:
-        return sums
-    return sums / jnp.maximum(action_mask.sum(axis=1), 1).astype(sums.dtype)
+    counts = action_mask.sum(axis=1).astype(sums.dtype)
+    if trajectory_ids is not None:
+        (ids,) = _checks.ids(1, limit=2**31 - 1, trajectory_ids=trajectory_ids)
+        _checks.has_shape(action_mask.shape[:1], trajectory_ids=ids)
+        same = (ids[:, None] == ids[None, :]) & (ids[:, None] >= 0)
+        # Selected, not multiplied: a NaN stays in its own trajectory.
+        sums, counts = (jnp.where(same, part[None, :], 0).sum(1) for part in (sums, counts))
+    return sums / jnp.maximum(counts, 1) if mean else sums
 
 
 def ratios(log_ratios: jax.Array, *, limit: float = 20.0) -> jax.Array:

@@ -34,11 +34,11 @@ def iterate(
     are donated to the first update: go on with the state that is returned.
     """
     started = time.perf_counter()
-    collect_key, order_key, stages_key = jax.random.split(key, 3)
+    collect_key, order_key, stages_key, schedule_key = jax.random.split(key, 4)
     rng = generator(order_key)
     averages, carry = Averages(), None
     collected = method.collect(engine, policy_of(state), tasks, collect_key)
-    for index, stage in enumerate(method.stages(engine.num_turns)):
+    for index, stage in enumerate(method.stages(engine.num_turns, schedule_key)):
         stage_key = jax.random.fold_in(stages_key, index)
         batch = method.batch(engine, policy_of(state), collected, stage, stage_key, carry)
         if batch is None:

@@ -2,28 +2,16 @@
 
 import dataclasses
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rtpo_jax.algorithms import Batch, take_rows
+from rtpo_jax.algorithms import Batch, Objective, take_rows
 from rtpo_jax.rollouts import LogProbFn
 from rtpo_jax.rollouts.buckets import power_of_two
-
-
-class Objective(Protocol):
-    """What an update maximises; a `Method`, for one. Compared by value: equal ones compile once."""
-
-    def objective(
-        self, log_probs: jax.Array, entropies: jax.Array, batch: Batch
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Scalar to maximise, and sums for metrics, from log-probabilities and entropies [N, T].
-
-        Both must add over micro-batches: weighted sums, with weights built over the whole batch.
-        """
 
 
 @partial(
@@ -60,14 +48,18 @@ def create_state(params: Any, optimizer: optax.GradientTransformation) -> TrainS
 def _update(log_prob_fn, goal, optimizer, state, batch, num_micro_batches):
     """One step on a batch of shape [micro-batches, rows, ...]; the rest of axis 0 is not run."""
 
-    def loss(params, micro_batch):
+    def scalars(params, micro_batch):
         log_probs, entropies = log_prob_fn(params, micro_batch.rows)
-        value, sums = goal.objective(log_probs, entropies, micro_batch)
-        return -value, {"objective": value, "weight": jnp.sum(micro_batch.weights), **sums}
+        values, sums = goal.objective(log_probs, entropies, micro_batch)
+        return values, {"weight": jnp.sum(micro_batch.weights), **values, **sums}
 
     def gradients_of(index):
         pick = partial(jax.lax.dynamic_index_in_dim, index=index, keepdims=False)
-        return jax.grad(loss, has_aux=True)(state.params, jax.tree.map(pick, batch))
+        part = jax.tree.map(pick, batch)
+        values, pull_back, sums = jax.vjp(lambda p: scalars(p, part), state.params, has_aux=True)
+        # One backward pass a scalar; most methods have one.
+        one_hot = {n: {m: jnp.full_like(values[m], m == n) for m in values} for n in values}
+        return {name: pull_back(cotangent)[0] for name, cotangent in one_hot.items()}, sums
 
     def accumulate(index, total):
         return jax.tree.map(jnp.add, total, gradients_of(index))
@@ -76,10 +68,13 @@ def _update(log_prob_fn, goal, optimizer, state, batch, num_micro_batches):
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(gradients_of, 0)
     )
     gradients, sums = jax.lax.fori_loop(0, num_micro_batches, accumulate, zeros)
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    direction, metrics = goal.ascent(gradients)
+    descent = jax.tree.map(jnp.negative, direction)
+    updates, opt_state = optimizer.update(descent, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    sums["gradient_norm"] = optax.tree.norm(gradients)
-    return TrainState(params, opt_state, state.step + 1), sums
+    whole = {name: sums.pop(name) for name in gradients}
+    whole |= {"gradient_norm": optax.tree.norm(direction), **metrics}
+    return TrainState(params, opt_state, state.step + 1), sums, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,46 +90,65 @@ class Updater:
     ) -> tuple[TrainState, dict[str, float]]:
         """One step up the goal's objective; the old state's buffers are donated.
 
-        Rows whose tokens all have weight 0 or advantage 0 are left out of the computation: they
-        add nothing to the gradient of a weighted surrogate, and the weights of the others were
-        built before. Metrics are therefore weighted means over rows with signal;
-        `objective` and `gradient_norm` are those of the step.
+        Rows whose tokens all have weight 0 or advantage 0 are left out of the computation, unless
+        the goal needs them together with others: they add nothing to the gradient of a weighted
+        surrogate, and the weights of the others were built before. Metrics are therefore weighted
+        means over the rows that are left; `objective` and `gradient_norm` are those of the step.
 
         Raises:
-          ValueError: no row has signal; the caller decides what a step without gradient means.
+          ValueError: no row has signal; the caller decides what a step without gradient means. Or
+            more rows belong together than a micro-batch holds.
           FloatingPointError: the objective or its gradient is not finite.
         """
-        kept = np.flatnonzero(batch.signal_rows)
-        if not kept.size:
+        if not batch.has_signal:
             raise ValueError("batch has no row with weight and advantage: skip the update")
-        count = -(-kept.size // self.micro_batch)
-        state, sums = _update(
-            self.log_prob_fn,
-            goal,
-            self.optimizer,
-            state,
-            self._stack(batch, kept, power_of_two(count, 4)),
-            np.int32(count),
-        )
-        sums = {name: float(value) for name, value in sums.items()}
-        if not np.isfinite(sums["objective"] + sums["gradient_norm"]):
+        index = self._layout(np.asarray(goal.together(batch.rows)), batch.signal_rows)
+        state, sums, whole = _update(
+            self.log_prob_fn, goal, self.optimizer, state, self._stack(batch, index),
+            np.int32(len(index)),
+        )  # fmt: skip
+        sums, whole = ({k: float(v) for k, v in part.items()} for part in (sums, whole))
+        if not np.isfinite(whole["objective"] + whole["gradient_norm"]):
             raise FloatingPointError(
-                f"objective={sums['objective']}, gradient_norm={sums['gradient_norm']} at step "
+                f"objective={whole['objective']}, gradient_norm={whole['gradient_norm']} at step "
                 f"{int(state.step)}: go back to the last checkpoint and lower the learning rate"
             )
         weight = sums.pop("weight")
-        whole = ("objective", "gradient_norm")
-        return state, {k: v if k in whole else v / weight for k, v in sums.items()}
+        return state, {**whole, **{k: v / weight for k, v in sums.items()}}
 
-    def _stack(self, batch: Batch, kept: np.ndarray, count: int) -> Batch:
-        """[count, micro_batch, ...]; the rows that fill the last micro-batches have weight 0."""
-        index = np.resize(kept, count * self.micro_batch)
-        stacked = take_rows(batch, index)
-        weights = np.where(np.arange(index.size)[:, None] < kept.size, stacked.weights, 0)
-        stacked = dataclasses.replace(stacked, weights=weights.astype(stacked.weights.dtype))
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(count, self.micro_batch, *leaf.shape[1:]), stacked
+    def _layout(self, together: np.ndarray, signal: np.ndarray) -> np.ndarray:
+        """Rows of each micro-batch, [micro-batches, rows]; -1 = empty. Units stay whole."""
+        units = [np.flatnonzero(together == unit) for unit in np.unique(together[signal])]
+        largest = max(map(len, units))
+        if largest > self.micro_batch:
+            raise ValueError(
+                f"micro_batch={self.micro_batch}: {largest} rows belong together; raise it"
+            )
+        lines, free = [], 0
+        for unit in units:
+            if len(unit) > free:
+                lines.append(np.full(self.micro_batch, -1))
+                free = self.micro_batch
+            start = self.micro_batch - free
+            lines[-1][start : start + len(unit)] = unit
+            free -= len(unit)
+        return np.stack(lines)
+
+    def _stack(self, batch: Batch, index: np.ndarray) -> Batch:
+        """[micro-batches, rows, ...]; empty places repeat a row without mask, weight or ids."""
+        padding = power_of_two(len(index), 4) - len(index)
+        index = np.pad(index, ((0, padding), (0, 0)), constant_values=-1)
+        empty = index < 0
+        stacked = take_rows(batch, np.where(empty, index.max(), index))
+        blank = empty[..., None]
+        rows = dataclasses.replace(
+            stacked.rows,
+            action_mask=stacked.rows.action_mask & ~blank,
+            turn_ids=np.where(blank, -1, stacked.rows.turn_ids),
+            trajectory_ids=np.where(empty, -1, stacked.rows.trajectory_ids),
         )
+        weights = np.where(blank, 0, stacked.weights).astype(stacked.weights.dtype)
+        return dataclasses.replace(stacked, rows=rows, weights=weights)
 
 
 def minibatches(batch: Batch, count: int, rng: np.random.Generator) -> list[Batch]:

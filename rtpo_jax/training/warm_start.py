@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from rtpo_jax import core
-from rtpo_jax.algorithms import Batch, Rows, take_rows
+from rtpo_jax.algorithms import Batch, Objective, Rows, take_rows
 from rtpo_jax.rollouts import RolloutEngine, demonstrate
 from rtpo_jax.rollouts.generators import generator
 from rtpo_jax.training.update import TrainState, Updater, adamw
@@ -17,7 +17,7 @@ FULL_HISTORY_ROWS = 4  # a batch has this many times fewer full-history rows: ea
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WarmStart:
+class WarmStart(Objective):
     """Settings of the supervised phase."""
 
     steps: int = 400  # optimiser steps
@@ -45,9 +45,8 @@ class WarmStart:
 
     def objective(self, log_probs: jax.Array, entropies: jax.Array, batch: Batch):
         """Weighted mean log-likelihood of the demonstrated tokens."""
-        return core.weighted_sum(log_probs, batch.weights), {
-            "entropy": core.weighted_sum(entropies, batch.weights)
-        }
+        value = core.weighted_sum(log_probs, batch.weights)
+        return {"objective": value}, {"entropy": core.weighted_sum(entropies, batch.weights)}
 
 
 def demonstration_rows(

@@ -58,7 +58,7 @@ class FixedEngine:
 def batch_of(method, engine, stage=None, version=0):
     policy = Policy(None, version)
     trunks = method.collect(engine, policy, (), jax.random.key(0))
-    stage = method.stages(engine.num_turns)[0] if stage is None else stage
+    stage = method.stages(engine.num_turns, jax.random.key(0))[0] if stage is None else stage
     return method.batch(engine, policy, trunks, stage, None, None)
 
 
@@ -91,8 +91,8 @@ def test_groups_are_compared_inside_a_task_only():
 
 
 def test_rtpo_stages_run_from_the_last_turn_to_the_first():
-    assert RTPO().stages(3) == (Stage((2,)), Stage((1,)), Stage((0,)))
-    assert GRPO().stages(3) == (Stage(None),)
+    assert RTPO().stages(3, jax.random.key(0)) == (Stage((2,)), Stage((1,)), Stage((0,)))
+    assert GRPO().stages(3, jax.random.key(0)) == (Stage(None),)
 
 
 def test_rtpo_trains_turn_k_tokens_of_siblings_against_their_own_mean():
@@ -155,7 +155,8 @@ def test_objective_is_the_clipped_surrogate():
     ratios = np.array([1.5, 1.5, 0.5, 0.5], np.float32)
     batch = tiny_batch(ratios, [1, -1, 1, -1])
     log_probs = jnp.log(ratios)[None, :]
-    value, sums = GRPO().objective(log_probs, jnp.zeros_like(log_probs), batch)
+    values, sums = GRPO().objective(log_probs, jnp.zeros_like(log_probs), batch)
+    value = values["objective"]
     np.testing.assert_allclose(value, (1.2 - 1.5 + 0.5 - 0.8) / 4, rtol=1e-6)
     np.testing.assert_allclose(sums["clip_fraction"], 0.5)
     kl = np.mean(ratios - 1 - np.log(ratios))  # k3 of KL(behaviour || policy)
@@ -165,7 +166,8 @@ def test_objective_is_the_clipped_surrogate():
 def test_log_ratio_limit_is_the_stated_clamp():
     log_probs = jnp.full((1, 1), 50.0)
     batch = tiny_batch([1.0], [-1.0])
-    value, _ = GRPO(log_ratio_limit=10.0).objective(log_probs, jnp.zeros((1, 1)), batch)
+    values, _ = GRPO(log_ratio_limit=10.0).objective(log_probs, jnp.zeros((1, 1)), batch)
+    value = values["objective"]
     np.testing.assert_allclose(value, -np.exp(10.0), rtol=1e-5)
 
 

@@ -139,3 +139,20 @@ def test_a_sampler_temperature_must_be_in_both_policies():
 def test_bad_input_is_named(call, names):
     with pytest.raises(ValueError, match=names):
         call()
+
+
+def test_rows_with_one_id_are_one_trajectory():
+    log_ratios = np.array([[1.0, 2.0], [4.0, 9.0], [5.0, 7.0], [8.0, 8.0]], np.float32)
+    mask = np.array([[True, True], [True, False], [True, True], [True, True]])
+    ids = np.array([3, 0, 3, -1])
+
+    def found(mean, values=log_ratios):
+        return core.trajectory_log_ratios(values, mask, mean=mean, trajectory_ids=ids)
+
+    np.testing.assert_allclose(found(False), [15, 4, 15, 0])
+    np.testing.assert_allclose(found(True), [3.75, 4, 3.75, 0])
+    broken = log_ratios.copy()
+    broken[1, 0] = np.nan
+    np.testing.assert_array_equal(np.isnan(found(False, broken)), [False, True, False, False])
+    with pytest.raises(ValueError, match="trajectory_ids"):
+        core.trajectory_log_ratios(log_ratios, mask, mean=True, trajectory_ids=ids[:3])

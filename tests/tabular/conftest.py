@@ -48,8 +48,8 @@ def _draw(seed, num_turns=3, num_states=3, num_actions=2, termination=0.4):
     shape = (num_turns, num_states, num_actions)
     rows = rng.exponential(size=(*shape, num_states)) * (rng.random((*shape, num_states)) < 0.7)
     rows[..., 0] += 0.1
+    rows /= rows.sum(-1, keepdims=True)
     rows *= (1.0 - termination * rng.random(shape) * (rng.random(shape) < 0.6))[..., None]
-    rows /= np.maximum(rows.sum(-1, keepdims=True), 1.0)
     mdp = TurnMDP(rows, rng.normal(size=shape), rng.dirichlet(np.ones(num_states)))
     return mdp, rng.dirichlet(np.ones(num_actions), size=shape[:2])
 

@@ -174,3 +174,59 @@ def test_a_step_that_is_not_finite_stops_the_run():
     updater = Updater(log_probs_of, SGD, 4)
     with pytest.raises(FloatingPointError, match="at step 1: go back to the last checkpoint"):
         updater(GRPO(), create_state(PARAMS, SGD), broken)
+
+
+def test_rows_of_a_trajectory_stay_together():
+    """The ratio of a trajectory spans its rows: its gradient must not depend on micro-batches."""
+    batch = make_batch()
+    ids = np.repeat(np.arange(5), 3)[:13].astype(np.int32)
+    batch = dataclasses.replace(batch, rows=dataclasses.replace(batch.rows, trajectory_ids=ids))
+    method = GRPO(ratio="trajectory", ratio_mean=False, clip_low=1.0, clip_high=100.0)
+
+    def step(size):
+        state = create_state(PARAMS, SGD)
+        state, metrics = Updater(log_probs_of, SGD, size)(method, state, batch)
+        return np.asarray(state.params["table"] - PARAMS["table"]), metrics
+
+    whole, metrics = step(64)
+    mask, weights = batch.rows.action_mask, batch.weights
+
+    def plain(table):
+        chosen = jax.nn.log_softmax(table)[batch.rows.tokens]
+        moved = jnp.where(mask, chosen + 2.0, 0).sum(1)
+        units = jnp.stack([moved[ids == i].sum() for i in range(5)])
+        return jnp.sum(jnp.exp(units)[ids][:, None] * batch.advantages * weights)
+
+    expected = jax.grad(plain)(PARAMS["table"])
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-6)
+    for size in (3, 4, 7):
+        parts, same = step(size)
+        np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-6)
+        assert same["objective"] == pytest.approx(metrics["objective"], rel=1e-5)
+    with pytest.raises(ValueError, match="micro_batch=2: 3 rows belong together"):
+        step(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Halved(GRPO):
+    """Its step is the gradient over 1 plus the norm of another scalar's gradient."""
+
+    def objective(self, log_probs, entropies, batch):
+        values, sums = super().objective(log_probs, entropies, batch)
+        return {**values, "other": 3 * values["objective"]}, sums
+
+    def ascent(self, gradients):
+        norm = optax.tree.norm(gradients["other"])
+        return jax.tree.map(lambda g: g / (1 + norm), gradients["objective"]), {"other_norm": norm}
+
+
+def test_a_method_may_combine_gradients_of_the_whole_batch():
+    batch = make_batch()
+    plain, _ = gradient(batch, 64)
+    updater = Updater(log_probs_of, SGD, 4)
+    state, metrics = updater(Halved(), create_state(PARAMS, SGD), batch)
+    norm = 3 * np.linalg.norm(plain)
+    assert metrics["other_norm"] == pytest.approx(norm, rel=1e-5)
+    found = np.asarray(state.params["table"] - PARAMS["table"])
+    np.testing.assert_allclose(found, plain / (1 + norm), rtol=1e-4, atol=1e-7)
+    assert metrics["gradient_norm"] == pytest.approx(np.linalg.norm(found), rel=1e-5)

@@ -97,6 +97,21 @@ def test_shrinking_finds_the_one_number_that_matters(seed):
     assert (search.complexity(stack)[:2] > 20).all(), f"{seed=}"
 
 
+def test_shrinking_stays_above_the_floor(seed):
+    """A claim broken by one reward, which may not become smaller than it was."""
+    rng = np.random.default_rng(seed)
+    stack = random_cases(rng, "multi-turn", SHAPE, "table", 12)
+
+    def drops(case, owners):
+        del owners
+        return np.asarray(case.mdp.rewards)[:, 1, 2, 0]
+
+    floors = drops(stack, None) - 1e-9
+    found = search.shrink(rng, stack, drops, floors, num_candidates=20, num_rounds=20)
+    assert (drops(found, None) > floors).all(), f"{seed=}"
+    assert (search.complexity(found) < search.complexity(stack)).all(), f"{seed=}"
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_token_mdp_is_the_token_tree(stops, seed):
     """Performance of the tree's action probabilities against that of the MDP of tokens."""

@@ -32,6 +32,7 @@ def clear(mdp):
 def test_numbers_differ_between_turns_only():
     found = number_by_turn(np.array([[0, 2], [2, 2]]))
     assert found.tolist() == [[0, 1], [2, 2]]
+    assert number_by_turn(np.array([[0, 2], [0, 1]])).tolist() == [[0, 1], [2, 3]]
 
 
 def test_pool_is_the_conditional_mean():
@@ -107,6 +108,8 @@ def test_best_deterministic_by_brute_force(seed, draw, episodes):
 
 def test_forbidden_actions_stay_out(seed):
     mdp = tabular.random_mdp(jax.random.key(seed), 2, 2, 2)
+    # What is forbidden would be the best.
+    mdp = tabular.TurnMDP(mdp.transitions, mdp.rewards.at[1, :, 0].add(1.0), mdp.start)
     numbers = number_by_turn(np.array([[0, 1], [0, 1]]))
     allowed = jnp.ones((2, 2, 2), bool).at[1, :, 0].set(False)
     policy, found = best_deterministic(mdp, numbers, allowed)
