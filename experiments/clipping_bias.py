@@ -32,7 +32,7 @@ where only the outcome pays and early turns hardly matter. Growth as in the pape
 sampling of C, whose variance is that of w_t, or from advantages that grow.
 
 Dividing by |C|: how the paper guards |C| = 0 is not published, so five readings are compared
-(`tabular.ratios.clipping.clipping_triggered_scale`) with SGD and Adam and a critic that errs, at a
+(`rtpo_jax.core.clipping_triggered_scale`) with SGD and Adam and a critic that errs, at a
 moderate step and at one that is too large, and each with two controls that know nothing of C but
 have the same mean step length: a constant smaller step, and clipping of the gradient norm. |C|
 stays far below 1, so g / max(1, |C|) changes nothing and g / |C| enlarges steps and does harm. The

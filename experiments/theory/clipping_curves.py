@@ -12,7 +12,8 @@ import optax
 import tabular
 from experiments.theory.claims import Claim, at_least, at_most
 from experiments.theory.clipping_growth import STATES, World, shared_tree, token_slopes, worlds
-from tabular.ratios.clipping import clipping_triggered_scale, pull_back
+from rtpo_jax import core
+from tabular.ratios.clipping import pull_back
 from tabular.ratios.token_rows import TokenRows, prefix_advantages, prefix_values, turn_rows
 
 SCALES = ("guarded", "literal", "damped", "capped", "relative")
@@ -110,7 +111,9 @@ def train(
 def modified(gradient: jax.Array, bias: jax.Array, option: Options) -> tuple[jax.Array, jax.Array]:
     """The gradient after the factor and the threshold of one run's options, and the norm of C."""
     norm, bias_norm = jnp.linalg.norm(gradient), jnp.linalg.norm(bias)
-    factors = [jnp.ones(())] + [clipping_triggered_scale(norm, bias_norm, kind) for kind in SCALES]
+    factors = [jnp.ones(())] + [
+        core.clipping_triggered_scale(norm, bias_norm, kind) for kind in SCALES
+    ]
     gradient = jnp.stack(factors)[option.kind] * gradient
     norm = jnp.linalg.norm(gradient)
     return gradient / jnp.maximum(1.0, norm / option.threshold), bias_norm

@@ -8,12 +8,14 @@ from rtpo_jax.algorithms.reinforce import REINFORCE
 from rtpo_jax.algorithms.rows import Batch, Rows, take_rows
 from rtpo_jax.algorithms.rtpo import RTPO
 from rtpo_jax.algorithms.seeupo import SeeUPO
+from rtpo_jax.algorithms.sorl import SOGRPO
 
 __all__ = [
     "GRPO",
     "GSPO",
     "REINFORCE",
     "RTPO",
+    "SOGRPO",
     "Batch",
     "Collected",
     "Engine",

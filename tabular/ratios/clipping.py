@@ -22,10 +22,6 @@ from rtpo_jax import core
 from tabular.ratios.token_rows import TokenRows
 
 Level = Literal["token", "turn_mean", "turn_product"]
-Scale = Literal["guarded", "literal", "damped", "capped", "relative"]
-
-# Guard of the "capped" scale against a bias of 0.
-CAPPED_GUARD = 1e-8
 
 
 class GradientTerms(NamedTuple):
@@ -157,43 +153,3 @@ def pull_back(log_probs_of, params: jax.Array, coefficients: jax.Array) -> jax.A
     `log_probs_of` maps parameters to the log-probabilities [N, T] of the batch's tokens.
     """
     return jax.vjp(log_probs_of, params)[1](coefficients)[0]
-
-
-def clipping_triggered_scale(gradient_norm: jax.Array, bias_norm: jax.Array, kind: Scale):
-    """Factor on the gradient g of the clipped objective, from the norms of g and of the bias C.
-
-    SORL divides g by the norm of C (S-PPO, SO-PPO). What happens where nothing is clipped is not
-    published; these are readings of it, the first being the one that never enlarges a step:
-
-        guarded    1 / max(1, |C|)
-        literal    1 / |C| where something is clipped, else 1; enlarges the step while |C| < 1
-        damped     1 / (1 + |C|)
-        capped     1 / (1e-8 + |C|), then the gradient clipped to norm 1: 1 / max(1e-8 + |C|, |g|)
-        relative   |g| / (|g| + |C|): scale-free. g is the part of the unclipped gradient g + C that
-                   survives clipping, so this is the surviving share; 1 where nothing is clipped
-
-    Args:
-      gradient_norm: norm of g, at least 0.
-      bias_norm: norm of C, at least 0.
-      kind: the reading.
-
-    Returns:
-      scalar, positive; 0 only for "relative" where everything is clipped.
-
-    Raises:
-      ValueError: unknown kind.
-    """
-    if kind == "guarded":
-        return 1.0 / jnp.maximum(1.0, bias_norm)
-    if kind == "literal":
-        return 1.0 / jnp.where(bias_norm > 0, bias_norm, 1.0)
-    if kind == "damped":
-        return 1.0 / (1.0 + bias_norm)
-    if kind == "capped":
-        return 1.0 / jnp.maximum(CAPPED_GUARD + bias_norm, gradient_norm)
-    if kind == "relative":
-        clipped = bias_norm > 0
-        return jnp.where(
-            clipped, gradient_norm / jnp.where(clipped, gradient_norm + bias_norm, 1.0), 1.0
-        )
-    raise ValueError(f"kind={kind!r}: use 'guarded', 'literal', 'damped', 'capped' or 'relative'")

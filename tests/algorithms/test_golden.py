@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rtpo_jax.algorithms import GRPO, GSPO, REINFORCE, Policy, SeeUPO, Stage
+from rtpo_jax.algorithms import GRPO, GSPO, REINFORCE, SOGRPO, Policy, SeeUPO, Stage
 from rtpo_jax.models import SymbolTokenizer
 from rtpo_jax.rollouts import Episode, EpisodeBatch, SymbolTemplate, Turn
 from rtpo_jax.rollouts.packing import training_rows
@@ -210,9 +210,74 @@ def test_seeupo_with_one_turn_is_gspo():
     assert found == pytest.approx(expected, rel=1e-6) and same == pytest.approx(sums)
 
 
-@pytest.mark.parametrize("kind", [GRPO, GSPO, REINFORCE, SeeUPO])
+@pytest.mark.parametrize("kind", [GRPO, GSPO, REINFORCE, SeeUPO, SOGRPO])
 def test_fields_are_checked(kind):
     with pytest.raises(ValueError, match="group_size=1"):
         kind(group_size=1)
     with pytest.raises(ValueError, match="ratio='word'"):
         dataclasses.replace(kind(), ratio="word")
+
+
+def gradients_of(method, batch):
+    """Gradient of each scalar with respect to the log-probabilities [N, T] of the chosen tokens."""
+    log_probs = jnp.asarray(moved_log_probs(batch.rows))
+    names = method.objective(log_probs, jnp.zeros_like(log_probs), batch)[0]
+    return {
+        name: jax.grad(lambda lp, n=name: method.objective(lp, jnp.zeros_like(lp), batch)[0][n])(
+            log_probs
+        )
+        for name in names
+    }
+
+
+@pytest.mark.parametrize("context", ["recorded", "full_history"])
+@pytest.mark.parametrize(
+    ("ratio", "gradient_norm", "bias_norm"),
+    [("token", 0.107382025, 0.089869806), ("turn", 0.123303138, 0.059655895)],
+)
+def test_so_grpo_norms_of_gradient_and_clipping_bias(ratio, gradient_norm, bias_norm, context):
+    method = SOGRPO(group_size=4, scale=None, ratio=ratio, context=context, normalization="literal")
+    batch = batch_of(method)
+    gradients = gradients_of(method, batch)
+    step, metrics = method.ascent(gradients)
+    assert metrics["clipped_gradient_norm"] == pytest.approx(gradient_norm, abs=1e-7)
+    assert metrics["clipping_bias_norm"] == pytest.approx(bias_norm, abs=1e-7)
+    assert metrics["normalization_scale"] == pytest.approx(1 / bias_norm, rel=1e-5)
+    np.testing.assert_allclose(step, gradients["objective"] / bias_norm, rtol=1e-5)
+    _, sums = surrogate(method, batch)
+    assert sums["token_clip_fraction"] == pytest.approx(0.375, abs=1e-7)
+    assert sums["turn_clip_fraction"] == pytest.approx(0.125, abs=1e-7)
+
+
+def test_so_grpo_gradient_and_bias_add_up_to_the_unclipped_gradient():
+    method = SOGRPO(group_size=4, scale=None)
+    batch = batch_of(method)
+    parts = gradients_of(method, batch)
+    wide = dataclasses.replace(method, clip_low=1.0, clip_high=1e6)
+    whole = gradients_of(wide, batch)["objective"]
+    assert np.abs(parts["clipping_bias"]).max() > 1e-3
+    np.testing.assert_allclose(parts["objective"] + parts["clipping_bias"], whole, atol=1e-7)
+
+
+def test_so_grpo_without_normalization_is_grpo_with_turn_ratios():
+    method = SOGRPO(group_size=4, normalization=None)
+    batch = batch_of(method)
+    assert surrogate(method, batch)[0] == surrogate(GRPO(group_size=4, ratio="turn"), batch)[0]
+    (name,) = gradients = gradients_of(method, batch)
+    assert method.ascent(gradients) == (gradients[name], {})
+
+
+def test_so_grpo_with_one_token_a_turn_is_grpo_on_tokens():
+    """Then a turn's geometric ratio is its token's, in value and gradient."""
+    method, grpo = SOGRPO(group_size=4), GRPO(group_size=4)
+    batch = batch_of(grpo)
+    first = np.arange(batch.rows.action_mask.shape[1])[None, :] == 0
+    rows = dataclasses.replace(
+        batch.rows,
+        action_mask=batch.rows.action_mask & first,
+        turn_ids=np.where(first, batch.rows.turn_ids, -1),
+    )
+    batch = dataclasses.replace(batch, rows=rows, weights=batch.weights * first)
+    np.testing.assert_allclose(
+        gradients_of(method, batch)["objective"], gradients_of(grpo, batch)["objective"], atol=1e-8
+    )

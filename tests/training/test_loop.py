@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from rtpo_jax.algorithms import GRPO, GSPO, REINFORCE, RTPO, Policy, SeeUPO
+from rtpo_jax.algorithms import GRPO, GSPO, REINFORCE, RTPO, SOGRPO, Policy, SeeUPO
 from rtpo_jax.envs import Lock
 from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
 from rtpo_jax.rollouts import (
@@ -33,6 +33,7 @@ METHODS = {
     "gspo": GSPO(group_size=8),
     "rloo": REINFORCE(group_size=8),
     "seeupo": SeeUPO(group_size=8),
+    "so-grpo": SOGRPO(group_size=8, num_minibatches=3, epochs=2, normalization="literal"),
     "seeupo, released code": SeeUPO.released_code(group_size=8),
 }
 # Rows of a later stage were sampled by an earlier policy than the stage starts from.

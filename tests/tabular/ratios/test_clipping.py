@@ -11,7 +11,6 @@ import pytest
 from tabular.ratios.clipping import (
     clipped_objective,
     clipping_bias_objective,
-    clipping_triggered_scale,
     gradient_terms,
     pull_back,
     score_coefficients,
@@ -149,35 +148,3 @@ def test_pull_back_is_the_sum_of_scores():
         for c, a in zip(np.ravel(coefficients), actions.ravel(), strict=True)
     )
     np.testing.assert_allclose(found, expected, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("kind", "large", "small", "none"),
-    [
-        # |g| = 3 with |C| = 4, |g| = 3 with |C| = .5, |g| = .5 with |C| = 0
-        ("guarded", 1 / 4, 1.0, 1.0),
-        ("literal", 1 / 4, 2.0, 1.0),
-        ("damped", 1 / 5, 1 / 1.5, 1.0),
-        ("capped", 1 / (4 + 1e-8), 1 / 3, 2.0),
-        ("relative", 3 / 7, 3 / 3.5, 1.0),
-    ],
-)
-def test_scales_by_hand(kind, large, small, none):
-    scale = jax.jit(functools.partial(clipping_triggered_scale, kind=kind))
-    assert scale(3.0, 4.0) == pytest.approx(large, rel=1e-14)
-    assert scale(3.0, 0.5) == pytest.approx(small, rel=1e-14)
-    assert scale(0.5, 0.0) == pytest.approx(none, rel=1e-14)
-    assert np.isfinite(scale(0.0, 0.0))
-
-
-def test_capped_scale_is_division_and_then_clipping_to_norm_one():
-    for gradient, bias in ((3.0, 0.5), (0.2, 0.5), (0.2, 4.0)):
-        divided = gradient / (bias + 1e-8)
-        expected = divided / max(1.0, divided)
-        found = gradient * clipping_triggered_scale(gradient, bias, "capped")
-        assert found == pytest.approx(expected, rel=1e-14)
-
-
-def test_unknown_scale_is_refused():
-    with pytest.raises(ValueError, match="kind='n1'"):
-        clipping_triggered_scale(1.0, 1.0, "n1")
