@@ -51,8 +51,9 @@ class Enumeration:
         chains = [self.episode(found, i, policy.params) for i in range(len(found.probability))]
         return self.groups([((), 1.0, chains, found.probability)], copies, "group")
 
-    def continue_from(self, policy, trunks, turn, copies, key):
+    def continue_from(self, policy, trunks, turn, copies, key, *, include_trunks=False):
         del key
+        assert not include_trunks
         anchors = []
         for trunk, weight in zip(trunks.episodes, trunks.weights, strict=True):
             if trunk.realised(turn):
@@ -316,3 +317,20 @@ def test_seeupo_stage_has_the_gradient_of_the_half_updated_policy(name):
     np.testing.assert_array_equal((state.params - later)[1], 0)
     old = np.asarray(tabular.policy_gradient(mdp, jax.nn.softmax(first)))
     assert np.abs(old[0] - exact[0]).max() > 1e-3  # what leaving the ratio out would give
+
+
+@pytest.mark.parametrize("name", ["lock", "ending"])
+def test_rtpo_with_tails_forked_at_the_start_is_grpo(name):
+    """Siblings of the first boundary with all their turns trained are a group of whole episodes."""
+    mdp = mdps()[name]
+    # One first state: GRPO compares episodes of a task whatever state they start in.
+    mdp = tabular.TurnMDP(mdp.transitions, mdp.rewards, jnp.array([1.0, 0.0]))
+    params = logits_for(mdp, 2)
+    last = mdp.rewards.shape[0] - 1
+    for group_size in (3, 4):
+        method = RTPO(group_size=group_size, tails=True)
+        stage = method.stages(last + 1, jax.random.key(0))[-1]
+        expected = gradient(GRPO(group_size=group_size - 1, scale=None), mdp, params)
+        np.testing.assert_allclose(
+            gradient(method, mdp, params, stage=stage), expected, rtol=0, atol=TOLERANCE
+        )

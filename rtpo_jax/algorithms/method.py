@@ -69,9 +69,19 @@ class Engine(Protocol):
         """Run `copies` episodes of every task from the start."""
 
     def continue_from(
-        self, policy: Policy, trunks: Trajectories, turn: int, copies: int, key: jax.Array
+        self,
+        policy: Policy,
+        trunks: Trajectories,
+        turn: int,
+        copies: int,
+        key: jax.Array,
+        *,
+        include_trunks: bool = False,
     ) -> Trajectories:
-        """Fork `copies` siblings at every trunk's boundary `turn` and run them to the end."""
+        """Fork `copies` siblings at every trunk's boundary `turn` and run them to the end.
+
+        With `include_trunks` the trunks that reached the boundary are members of its groups.
+        """
 
     def rows(
         self, trajectories: Trajectories, context: Context, turns: Sequence[int] | None = None

@@ -104,23 +104,36 @@ class RolloutEngine:
         return self._with_own_chance(starts, key)
 
     def continue_from(
-        self, policy: Policy, trunks: EpisodeBatch, turn: int, copies: int, key: jax.Array
+        self,
+        policy: Policy,
+        trunks: EpisodeBatch,
+        turn: int,
+        copies: int,
+        key: jax.Array,
+        *,
+        include_trunks: bool = False,
     ) -> EpisodeBatch:
         """Fork `copies` siblings at boundary `turn` of every trunk that realised it.
 
         Siblings share the trunk's prefix and environment state; what chance has not yet decided is
-        drawn anew for each. They act afresh at `turn` and continue with `policy` to the end.
+        drawn anew for each. They act afresh at `turn` and continue with `policy` to the end. With
+        `include_trunks` the trunks follow them in the batch, under their boundaries' ids.
         """
         # `split(key)` and `fold_in(key, 0)`, `fold_in(key, 1)` are the same keys: callers hand every
         # call (here: every turn) a key of its own, and a key is either split or folded, never both.
         chance, choices = jax.random.split(jax.random.fold_in(key, turn))
-        anchors = [trunk.at_boundary(turn) for trunk in trunks.episodes if trunk.realised(turn)]
+        realised = [trunk for trunk in trunks.episodes if trunk.realised(turn)]
+        anchors = [trunk.at_boundary(turn) for trunk in realised]
         starts = [
             dataclasses.replace(anchor, boundary=boundary)
             for boundary, anchor in enumerate(anchors)
             for _ in range(copies)
         ]
-        return self._finish(policy, self._with_own_chance(starts, chance), choices, None)
+        found = self._finish(policy, self._with_own_chance(starts, chance), choices, None)
+        if not include_trunks:
+            return found
+        members = [dataclasses.replace(trunk, boundary=b) for b, trunk in enumerate(realised)]
+        return dataclasses.replace(found, episodes=(*found.episodes, *members))
 
     def rows(
         self, batch: EpisodeBatch, context: str = "recorded", turns: Sequence[int] | None = None

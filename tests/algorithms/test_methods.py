@@ -38,9 +38,10 @@ class FixedEngine:
         self.asked.append(("rollout", copies))
         return self.trunks
 
-    def continue_from(self, policy, trunks, turn, copies, key):
+    def continue_from(self, policy, trunks, turn, copies, key, *, include_trunks=False):
         del trunks, key
         self.asked.append(("fork", turn, copies, policy.version))
+        self.included = include_trunks
         return EpisodeBatch(tuple(self.siblings), self.num_turns, self.discount)
 
     def score(self, policy, rows):
@@ -263,3 +264,35 @@ def test_rows_carry_rewards_and_discounts_of_their_episode():
     rows = FixedEngine([]).rows(trunks)
     np.testing.assert_array_equal(rows.rewards[:3], [[1.0, 2.0, 3.0]] * 3)
     np.testing.assert_array_equal(rows.discounts[:3], [[0.5, 0.5, 0.0]] * 3)
+
+
+def test_rtpo_tails_train_every_later_turn_with_the_siblings_advantage():
+    siblings = [episode([2, 1, 3], 1, boundary=0), episode([2, 2], 0, boundary=0)]
+    engine = FixedEngine([episode([2, 1, 3], 1)], siblings)
+    batch = batch_of(RTPO(tails=True), engine, Stage((1,)))
+    rows = batch.rows
+    kept = rows.action_mask.any(1)
+    pairs = zip(rows.trajectory_ids[kept], rows.turn_ids[kept].max(1), strict=True)
+    assert list(pairs) == [(0, 1), (0, 2), (1, 1)]
+    np.testing.assert_allclose(batch.advantages[kept][:, 0], [0.5, 0.5, -0.5])
+    # A sibling counts once: 4 tokens of the first weigh what 2 of the second do.
+    np.testing.assert_allclose(batch.weights[kept].max(1), [1 / 8, 1 / 8, 1 / 4])
+
+
+def test_rtpo_variants_in_the_schedule_and_the_group():
+    key = jax.random.key(0)
+    assert RTPO(last_turns=2).stages(3, key) == (Stage((2,)), Stage((1,)))
+    assert RTPO(last_turns=9).stages(3, key) == RTPO().stages(3, key)
+    siblings = [episode([1, 1, 1], r, boundary=0) for r in (1, 0, 0)]
+    engine = FixedEngine([episode([1, 1, 1], 1)], siblings)
+    batch = batch_of(RTPO(baseline="leave_one_out"), engine, Stage((2,)))
+    np.testing.assert_allclose(np.asarray(batch.advantages)[:3, 0], [1, -0.5, -0.5])
+    assert engine.included is False
+    economical = RTPO.economical(group_size=4)
+    assert economical.tails and economical.trunk_in_group and economical.group_size == 4
+    batch_of(economical, engine, Stage((2,)))
+    assert engine.included is True
+    with pytest.raises(ValueError, match="trunk_in_group=True"):
+        RTPO.economical(continuation="stale")
+    with pytest.raises(ValueError, match="last_turns=0"):
+        RTPO(last_turns=0)

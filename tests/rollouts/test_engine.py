@@ -98,6 +98,21 @@ def test_a_sibling_shares_the_prefix_token_for_token_and_acts_afresh(policy, tru
     assert played(trunks) == before, "forking changed a trunk"
 
 
+def test_trunks_may_be_members_of_the_groups_at_their_boundaries(policy, trunks):
+    engine = make_engine()
+    alone = engine.continue_from(policy, trunks, 1, 2, jax.random.key(4))
+    joined = engine.continue_from(policy, trunks, 1, 2, jax.random.key(4), include_trunks=True)
+    count = len(alone.episodes)
+    assert played(joined)[:count] == played(alone), "siblings do not change"
+    realised = [trunk for trunk in trunks.episodes if trunk.realised(1)]
+    members = joined.episodes[count:]
+    assert all(m.turns is t.turns for m, t in zip(members, realised, strict=True))
+    for member in joined.episodes[count:]:
+        siblings = [e for e in alone.episodes if e.boundary == member.boundary]
+        assert len(siblings) == 2
+        assert all(e.turns[0] is member.turns[0] for e in siblings)
+
+
 def test_siblings_at_turn_0_are_fresh_episodes_of_the_same_task(policy, trunks):
     siblings = make_engine().continue_from(policy, trunks, 0, 2, jax.random.key(3))
     assert len(siblings.episodes) == 2 * len(trunks.episodes)

@@ -30,6 +30,7 @@ METHODS = {
     "grpo, minibatches": GRPO(group_size=8, num_minibatches=3, epochs=2),
     "rtpo": RTPO(group_size=4),
     "rtpo, stale": RTPO(group_size=4, continuation="stale"),
+    "rtpo, economical": RTPO.economical(group_size=4),
     "gspo": GSPO(group_size=8),
     "rloo": REINFORCE(group_size=8),
     "seeupo": SeeUPO(group_size=8),
@@ -37,7 +38,7 @@ METHODS = {
     "seeupo, released code": SeeUPO.released_code(group_size=8),
 }
 # Rows of a later stage were sampled by an earlier policy than the stage starts from.
-OLDER = ("rtpo, stale", "seeupo")
+OLDER = ("rtpo, stale", "rtpo, economical", "seeupo")
 
 
 def make_engine():
