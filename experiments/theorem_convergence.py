@@ -25,7 +25,9 @@ Part 1, the learner of the proof (`convergence_learning`).
   By sampling: that law for seven schedules, in standard errors over runs; the exponent of the sup
   error, -p/2 with steps 1/i^p and uniform exploration, -1/4 with 1/i and exploration m^-1/2, so
   exploration that dies out in a turn costs half the exponent and buys nothing (targets are frozen);
-  reverse, natural, random and simultaneous learners at equally many episodes.
+  reverse, natural, random and simultaneous learners at equally many episodes. Exponents are judged
+  by their mean over turns, to .06 plus half their 95% t interval over seeds (`rates.csv`: by turn);
+  orders by t tests of paired differences, corrected for how many are compared.
 
 Part 2, the update RTPO runs (`convergence_updates`).
   Exactly: if every turn is repeated until it stops, ceil(log A / log(1 + clip)) stages from the
@@ -37,7 +39,7 @@ Part 2, the update RTPO runs (`convergence_updates`).
   softmax logits cannot extinguish an action and closes the gap, like 1 / sweeps. With trunks drawn
   at the start of a sweep, natural order is the simultaneous update exactly (derived here).
   By sampling: trunks and n = 2, 4, 8 siblings with `core.sibling_relative`, 128 siblings a turn,
-  learning rates scaled by n / (n - 1) (Eq. 64), 95% intervals over seeds.
+  learning rates scaled by n / (n - 1) (Eq. 64), 95% t intervals over seeds.
 
 Part 3, each assumption violated (`convergence_restricted`).
   Exactly, as saved instances: a state the trunk never visits, continuations that are not the frozen

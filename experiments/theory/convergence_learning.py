@@ -9,14 +9,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 import tabular
 from experiments.theory.claims import Claim, Counterexample, Findings, at_least, at_most
+from experiments.theory.convergence_rates import error_rows, rate_claim, rate_rows
 from experiments.theory.convergence_steps import CONSTANT, SUMMABLE, coins, violations
+from experiments.theory.intervals import half_width
 from tabular.learning.q_learning import Learned, Steps, simultaneous, step_moments, turnwise
 from tabular.learning.restricted import greedy_sweep
 
 H, S, A = 3, 3, 3
+FALSE_ALARM = 0.01  # of a comparison of all orders
 # Name -> (step sizes, exploration power, rate of the sup error that theory predicts or None).
 SCHEDULES = {
     "1/i": (Steps(), 0.0, -0.5),
@@ -103,16 +107,17 @@ def sampled(key: jax.Array, mdps: tabular.TurnMDP, num_seeds: int, num_samples: 
     """Learners with all schedules: the law of their error, its rate, and what they are worth."""
     keys = jax.random.split(key, len(SCHEDULES))
     num_mdps = mdps.start.shape[0]
-    claims, errors, plateau, bound = [], [], [], None
+    claims, errors, rates, plateau, bound = [], [], [], [], None
     runs = num_mdps * num_seeds
     where = f"{num_mdps} MDPs, {num_seeds} seeds, {num_samples} episodes a turn"
     for (name, schedule), run_key in zip(SCHEDULES.items(), keys, strict=True):
         steps, exploration, rate = schedule
         learned = learn(run_key, mdps, num_seeds, num_samples, steps, exploration)
         if rate is not None:
-            rows = error_rows(name, np.asarray(learned.errors))
-            errors += rows
-            claims.append(rate_claim(name, rate, rows, where, runs))
+            sup_errors = np.asarray(learned.errors)
+            errors += error_rows(name, sup_errors)
+            rates += rate_rows(name, rate, sup_errors)
+            claims.append(rate_claim(name, rate, sup_errors, where))
         if exploration == 0.0:
             law = error_law(mdps, learned, steps, num_samples)
             claims.append(law_claim(name, law, where, runs))
@@ -121,7 +126,7 @@ def sampled(key: jax.Array, mdps: tabular.TurnMDP, num_seeds: int, num_samples: 
             bound = loss_claim(mdps, learned, where, runs)
             claims.append(bound)
     claims += violations(plateau, where, runs)
-    tables = {"errors": errors, "step_sizes": plateau}
+    tables = {"errors": errors, "rates": rates, "step_sizes": plateau}
     return Findings(claims=claims, tables=tables, counterexamples=coins())
 
 
@@ -131,29 +136,6 @@ def learn(key, mdps, num_seeds, num_samples, steps, exploration) -> Learned:
     orders = jnp.broadcast_to(tabular.reverse_order(H), (num_seeds, H))
     steps = Steps(*map(jnp.float64, steps))
     return _learners(keys, mdps, orders, steps, jnp.float64(exploration), num_samples)
-
-
-def error_rows(name: str, errors: np.ndarray) -> list[dict]:
-    """Root mean square over runs of the sup error of each turn at powers of two of samples."""
-    num_samples = errors.shape[-1]
-    at = [num_samples >> shift for shift in range(6, -1, -1)]
-    rms = np.sqrt((errors**2).mean((0, 1)))
-    return [
-        {"schedule": name, "turn": H - 1 - stage, "samples": n, "rms_sup_error": rms[stage, n - 1]}
-        for stage in range(H)
-        for n in at
-    ]
-
-
-def rate_claim(name: str, rate: float, rows: list[dict], where: str, runs: int) -> Claim:
-    """Slope of the log error in the last factor of eight of samples, worst over turns."""
-    slopes = []
-    for turn in range(H):
-        last = [(r["samples"], r["rms_sup_error"]) for r in rows if r["turn"] == turn][-4:]
-        slopes.append(np.polyfit(*np.log(np.array(last)).T, 1)[0])
-    worst = max(abs(slope - rate) for slope in slopes)
-    return at_most(f"RTPO Thm 1(a): sup error falls like samples^{rate} with alpha = {name}",
-                   f"{where}; fitted exponent", runs, worst, 0.15)  # fmt: skip
 
 
 def error_law(mdps, learned: Learned, steps: Steps, num_samples: int) -> Law:
@@ -231,17 +213,29 @@ def orders(key: jax.Array, mdps: tabular.TurnMDP, num_seeds: int, num_samples: i
     losses = {key: performance_loss(mdps, policies).mean(0) for key, policies in found.items()}
     rows = [
         {"order": name, "passes": passes, "episodes": H * num_samples, "mean_loss": loss.mean(),
-         "half_width": 1.96 * loss.std(ddof=1) / num_seeds**0.5}
+         "half_width": half_width(loss)}
         for (name, passes), loss in losses.items()
     ]  # fmt: skip
     more = [loss - losses["reverse", 1] for (name, _), loss in losses.items() if name != "reverse"]
-    worst = min(gap.mean() / (gap.std(ddof=1) / num_seeds**0.5) for gap in more)
-    claim = at_least(
-        "RTPO, Algorithm 1: no other order loses less than reverse order at equally many episodes",
-        f"{num_mdps} MDPs, {num_seeds} seeds, {H * num_samples} episodes; least difference of mean "
-        "losses, in standard errors over seeds", num_mdps * num_seeds, worst, -3.0,
-    )  # fmt: skip
+    claim = order_claim(np.array(more), f"{num_mdps} MDPs, {H * num_samples} episodes")
     return Findings(claims=[claim], tables={"learning_orders": rows})
+
+
+def order_claim(more: np.ndarray, where: str) -> Claim:
+    """Mean losses minus those of reverse order, [orders, R] over seeds: none is below 0.
+
+    A t test of every difference, one-sided, at the level `FALSE_ALARM` for all of them together
+    (Bonferroni): losses share seeds, so that differences are paired and have R - 1 degrees of freedom.
+    """
+    count, num_seeds = more.shape
+    worst = (more.mean(1) / (more.std(1, ddof=1) / num_seeds**0.5)).min()
+    bound = stats.t.ppf(FALSE_ALARM / count, num_seeds - 1)
+    return at_least(
+        "RTPO, Algorithm 1: no other order loses less than reverse order at equally many episodes",
+        f"{where}, {num_seeds} seeds; least difference of mean losses in standard errors; bound t with "
+        f"{num_seeds - 1} degrees of freedom at {FALSE_ALARM} / {count} orders",
+        count * num_seeds, worst, bound,
+    )  # fmt: skip
 
 
 @jax.jit

@@ -11,6 +11,7 @@ import numpy as np
 
 import tabular
 from experiments.theory.claims import Counterexample, Findings, at_least, at_most, mdp_arrays
+from experiments.theory.intervals import half_width
 from tabular.learning.clipped_gradient import Ascent, ascent_sweep, sampled_sweep, slow_branch
 
 H, S, A = 3, 3, 3
@@ -35,7 +36,7 @@ def maximiser(
     uniform = jnp.full(policies.shape, 1.0 / A)
     starts = {"uniform": uniform, "random": policies}
     best, rows, curves = np.asarray(_optima(mdps)), [], []
-    drops, moves, shares = [], [], {}
+    drops, moves, shares, left = [], [], {}, []
     for start, behavior in starts.items():
         for name in ORDERS:
             orders = sweep_orders(name, key, num_sweeps)
@@ -45,11 +46,15 @@ def maximiser(
             curves += curve_rows(f"maximiser, {start}", name, best, path)
             drops.append(np.diff(path, axis=1).min())
             moves.append(move.max())
+            left.append(relative_gap(best, path)[:, -1].mean())
             shares[start, name] = rows[-1]["optimal_share"]
     checked = len(rows) * num_mdps * num_sweeps
     claims += [
         at_least("sweeps of the clipped maximiser (RTPO, Eq. 6) never lower J, any order",
                  where, checked, min(drops), -1e-12),
+        at_most("sweeps of the clipped maximiser (RTPO, Eq. 6) leave little of the gap, any order "
+                "(idle: 1)", f"{where}; mean share, {num_sweeps} sweeps", len(rows) * num_mdps,
+                max(left), 0.1),
         at_most("a stage moves no row by more than the clip in total variation (derived here)",
                 where, checked, max(moves), CLIP + 1e-9),
         at_least("RTPO Thm 1 for Eq. 6: reverse sweeps of the clipped maximiser end at V*",
@@ -129,6 +134,9 @@ def ascent(key: jax.Array, mdps: tabular.TurnMDP, num_sweeps: int) -> Findings:
     claims = [
         at_least("sweeps of ascent on J_k (RTPO, Eq. 6) never lower J, any order", where, 3 * num_mdps
                  * num_sweeps, min(drops), -1e-12),
+        at_most("sweeps of ascent on J_k (RTPO, Eq. 6) leave little of the gap to V*, any order (idle: "
+                "1)", f"{where}; mean share", 3 * num_mdps,
+                max(g[:, 1].mean() for g in last.values()), 0.05),
         at_most("reverse sweeps of ascent (RTPO, Eq. 6) close the gap to V*",
                 f"{where}; largest share left", num_mdps, gap[:, 1].max(), 0.05),
         at_most("the gap of ascent falls like 1 / sweeps, not in one pass (derived here)",
@@ -153,7 +161,7 @@ def siblings(
         path = np.asarray(_sampled_sweeps(keys, mdps, num_sweeps, 128 // count, count))
         gap = relative_gap(best[:, None], path).mean(0)
         ends[count] = gap[:, -1]
-        half = 1.96 * gap.std(0, ddof=1) / num_seeds**0.5
+        half = half_width(gap)
         curves += [
             {"siblings": count, "sweep": t, "mean_gap": gap.mean(0)[t], "half_width": half[t]}
             for t in range(num_sweeps + 1)
@@ -161,8 +169,8 @@ def siblings(
     where = f"{num_mdps} MDPs, {num_seeds} seeds, {num_sweeps} sweeps, 128 siblings a turn"
     claims = [
         at_most(f"RTPO, sampled siblings, n = {count}: share of the gap to V* left, upper end of 95%",
-                where, num_mdps * num_seeds,
-                end.mean() + 1.96 * end.std(ddof=1) / num_seeds**0.5, 0.2)
+                f"{where}; t with {num_seeds - 1} degrees of freedom", num_mdps * num_seeds,
+                end.mean() + half_width(end), 0.2)
         for count, end in ends.items()
     ]  # fmt: skip
     return Findings(claims=claims, tables={"siblings": curves})

@@ -56,27 +56,19 @@ def all_groups(
 
 
 def group_advantages(returns: np.ndarray) -> np.ndarray:
-    """`core.leave_one_out` of groups in rows, [N, n]."""
-    return _by_group(_leave_one_out, returns)
+    """`core.leave_one_out` of groups in rows, [N, n].
 
-
-def self_included_advantages(returns: np.ndarray) -> np.ndarray:
-    """`core.sibling_relative` of groups in rows, [N, n]: the own return is part of the mean."""
-    return _by_group(_sibling_relative, returns)
-
-
-def _by_group(function, returns):
-    """Rows are filled up to a multiple of 8192, so that few shapes are compiled."""
+    Rows are filled up to a multiple of 8192, so that few shapes are compiled.
+    """
     count, size = returns.shape
     padded = -(-count // 8192) * 8192
     filled = np.zeros((padded, size))
     filled[:count] = returns
-    found = function(filled.ravel(), np.repeat(np.arange(padded), size), padded)
+    found = _leave_one_out(filled.ravel(), np.repeat(np.arange(padded), size), padded)
     return np.asarray(found).reshape(padded, size)[:count]
 
 
 _leave_one_out = jax.jit(core.leave_one_out, static_argnums=2)
-_sibling_relative = jax.jit(core.sibling_relative, static_argnums=2)
 
 
 def mean_and_variance(groups: Groups) -> tuple[np.ndarray, float]:

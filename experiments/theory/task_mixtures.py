@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tabular
+from experiments.theory.intervals import half_width
 from rtpo_jax import core
 from tabular.orders.ragged import pool_normalised
 
@@ -126,7 +127,7 @@ def curve_rows(found: dict) -> list[dict]:
     """One row per step, groups, normalisation and iteration."""
     rows = []
     for (step, groups, name), reached in found.items():
-        error = 1.96 * reached.std(0, ddof=1) / np.sqrt(len(reached))
+        error = half_width(reached)
         rows += [
             {"step": step, "groups": groups, "normalisation": name, "iteration": i,
              "performance": reached[:, i].mean(), "half_width": error[i]}
@@ -146,7 +147,7 @@ def difference_rows(found: dict) -> list[dict]:
         rows.append(
             {"step": step, "groups": groups, "normalisation": name,
              "end": reached[:, -1].mean(), "difference at the end": end.mean(),
-             "half_width": 1.96 * end.std(ddof=1) / np.sqrt(len(end)),
+             "half_width": half_width(end),
              "better": float((end > 1e-9).mean()), "worse": float((end < -1e-9).mean()),
              "iterations that lower J": float(falls.mean())}
         )  # fmt: skip

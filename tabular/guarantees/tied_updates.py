@@ -104,14 +104,26 @@ def climb_sequence(
 
 
 def _log_linear(case, theta):
-    rows = case.policy * jnp.exp(case.features @ theta)
+    rows = case.policy * jnp.exp(_tilt(case, theta))
     return rows / rows.sum(-1, keepdims=True)
 
 
 def _log_policy_change(case, theta):
     """log of new policy over old, [H, S, A]; finite also for actions of probability 0."""
-    tilt = case.features @ theta
+    tilt = _tilt(case, theta)
     return tilt - jnp.log((case.policy * jnp.exp(tilt)).sum(-1, keepdims=True))
+
+
+def _tilt(case, theta):
+    """features @ theta minus its maximum over a row's actions, so exp cannot overflow.
+
+    Actions of probability 0 do not count, and get 0.
+    """
+    possible = case.policy > 0
+    tilt = case.features @ theta
+    top = jnp.where(possible, tilt, -jnp.inf).max(-1, keepdims=True)
+    # The maximum cancels in normalised rows, and so does its gradient.
+    return jnp.where(possible, tilt - jax.lax.stop_gradient(top), 0.0)
 
 
 def _climb(objective, theta, steps):

@@ -99,6 +99,17 @@ def test_lemmas_on_fresh_mdps():
     assert found["clipping_bias_norm"].min() > 1e-4
 
 
+@pytest.mark.parametrize("level", clipping_identity.LEVELS)
+def test_policy_gradient_notices_wrong_advantages(level):
+    rng = np.random.default_rng(FRESH)
+    batches = clipping_identity.random_batches(rng, 5, 0.5, 0.3)
+    found = clipping_identity.policy_gradient_errors(batches, level, 0.2)
+    assert found.max() < 1e-12, f"{FRESH=}"
+    wrong = batches._replace(true_advantages=batches.rows.advantages)
+    found = clipping_identity.policy_gradient_errors(wrong, level, 0.2)
+    assert found.min() > 1e-4, f"{FRESH=}"
+
+
 def test_fit_tells_an_exponential_from_a_curve_that_levels_off():
     ages = np.arange(1, 31)
     found = clipping_growth.fit(0.01 * np.exp(0.2 * ages))
@@ -127,6 +138,14 @@ def test_shortened_world_is_the_short_one(every_turn):
     expected = tabular.performance(short, policy[:2])
     assert abs(tabular.performance(found, policy) - expected) < 1e-14, f"{FRESH=}"
     np.testing.assert_allclose(tabular.occupancy(found, policy)[2:], 0.0)
+
+
+def test_harm_is_judged_three_standard_errors_up():
+    """Means by MDP -.2, -.1, -.3: -.2 + 3 x .1 / sqrt 3."""
+    harms = np.array([[-0.3, 0.0, -0.3], [-0.1, -0.2, -0.3]])
+    claim = clipping_curves.harm_claim(harms)
+    assert claim.worst == pytest.approx(-0.2 + 0.3 / 3**0.5) and claim.holds
+    assert not clipping_curves.harm_claim(harms + 0.05).holds and claim.instances == 6
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ import pytest
 
 import tabular
 from experiments import guarantees, theory
-from experiments.theory import guarantee_instances
+from experiments.theory import guarantee_claims, guarantee_instances
 from experiments.theory.claims import load_counterexample
 from experiments.theory.guarantee_cells import ADVANTAGES, COLUMNS, UPDATES
-from experiments.theory.guarantee_runs import Cell
+from experiments.theory.guarantee_runs import Cell, Tally
 from experiments.theory.guarantee_texts import is_proven, paper, verdict, why
 
 
@@ -51,6 +51,18 @@ def test_every_claim_is_as_expected_and_violations_have_a_margin(findings, seed)
     failing = [c for c in claims if not c.expected]
     assert len(failing) == 7 and all(c.worst < 10 * c.bound for c in failing), f"{seed=} {claims}"
     assert all(c.counterexample in findings[0].counterexamples for c in failing), f"{seed=}"
+
+
+def test_share_of_the_gap_closed_by_hand():
+    def tally(changes, gaps):
+        return Tally(np.array(changes), None, None, None, np.array(gaps), None)
+
+    # Gaps of 1, 0.5 and 0.5 at the start; 0.4, 0.1 and 0 closed.
+    main, searched = tally([[0.3, 0.0], [0.1, 0.1]], [0.6, 0.4]), tally([[0.0], [0.0]], [0.5])
+    record = guarantee_claims.Record(None, [main], searched, ())
+    assert record.closed == pytest.approx(0.5 / 2)
+    idle = guarantee_claims.Record(None, [tally([[0.0]], [0.6])], tally([[0.0]], [0.5]), ())
+    assert idle.closed == 0.0
 
 
 def test_the_table_has_every_cell_once(findings):

@@ -45,7 +45,7 @@ def test_difference_rows_by_hand():
     (row,) = task_mixtures.difference_rows(found)
     assert row["difference at the end"] == pytest.approx(-0.15)
     assert (row["better"], row["worse"], row["iterations that lower J"]) == (0.5, 0.5, 0.5)
-    assert row["half_width"] == pytest.approx(1.96 * 0.25 * np.sqrt(2) / np.sqrt(2))
+    assert row["half_width"] == pytest.approx(12.7062 * 0.25)  # t with 1 degree of freedom
 
 
 def test_impossible_options_are_refused():

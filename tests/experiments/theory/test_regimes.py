@@ -152,6 +152,15 @@ def test_enumerated_claims_fail_on_a_wrong_formula(monkeypatch):
     assert all(claim.holds for claim in others), f"seed={FRESH}"
 
 
+def test_baseline_claim_fails_if_the_own_return_is_included(monkeypatch):
+    def wrong(returns):
+        return returns - returns.mean(1, keepdims=True)
+
+    monkeypatch.setattr(regime_enumeration, "group_advantages", wrong)
+    _, _, baseline, _ = regime_enumeration.enumeration_claims(FRESH, 1)
+    assert baseline.worst > 1e-3, f"seed={FRESH}"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

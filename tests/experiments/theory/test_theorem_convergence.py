@@ -13,9 +13,11 @@ from experiments import theorem_convergence as experiment
 from experiments.theory import (
     claims,
     convergence_learning,
+    convergence_rates,
     convergence_restricted,
     convergence_steps,
     convergence_updates,
+    intervals,
 )
 from experiments.theory.command import run_and_write
 from tabular.learning.q_learning import Steps
@@ -103,13 +105,47 @@ def test_no_smaller_tied_instance():
 
 
 def test_rate_claim_measures_the_exponent():
-    rows = [
-        {"turn": turn, "samples": n, "rms_sup_error": 3.0 * n ** (-0.5 - 0.1 * turn)}
-        for turn in range(3)
-        for n in (64, 128, 256, 512, 1024)
-    ]
-    claim = convergence_learning.rate_claim("1/i", -0.5, rows, "here", 1)
-    assert abs(claim.worst - 0.2) < 1e-12 and not claim.holds
+    # Seeds agree: no tolerance beyond .06, and the mean over turns is .1 away from the rate.
+    law = 3.0 * np.arange(1, 1025) ** (-0.5 - 0.1 * np.arange(3)[:, None])
+    errors = np.broadcast_to(law[::-1], (2, 4, 3, 1024))
+    np.testing.assert_allclose(convergence_rates.exponents(errors), [-0.5, -0.6, -0.7])
+    claim = convergence_rates.rate_claim("1/i", -0.5, errors, "here")
+    assert abs(claim.worst - 0.1) < 1e-12 and abs(claim.bound - 0.06) < 1e-12 and not claim.holds
+    rows = convergence_rates.rate_rows("1/i", -0.5, errors)
+    assert [row["turn"] for row in rows] == [0, 1, 2] and rows[2]["exponent"] < -0.69
+
+
+def test_rate_tolerance_is_the_noise_of_the_fit():
+    """Seeds with factors n^e, e small: the interval is that of the mean of e, to first order."""
+    seed = int(os.environ["FRESH_SEED"])
+    tilt = 1e-3 * np.random.default_rng(seed).normal(size=8)
+    samples = np.arange(1, 1025) / 256.0
+    errors = np.broadcast_to(samples ** (-0.5 + tilt[:, None, None]), (2, 8, 3, 1024))
+    claim = convergence_rates.rate_claim("1/i", -0.5, errors, "here")
+    # 2.3646 is the quantile of t with 7 degrees of freedom.
+    assert claim.bound - 0.06 == pytest.approx(2.3646 * tilt.std(ddof=1) / 8**0.5, rel=0.02), seed
+    assert claim.holds
+
+
+def test_half_width_is_students():
+    """n = 3, standard deviation 1: 4.30265 / sqrt 3, from tables."""
+    assert abs(intervals.half_width(np.array([0.0, 1.0, 2.0])) - 4.30265 / 3**0.5) < 1e-4
+    assert abs(intervals.half_width(np.tile([0.0, 2.0], 5000)) - 1.96 / 100) < 1e-4
+    assert intervals.half_width(np.zeros((2, 5))).shape == (5,)
+    with pytest.raises(ValueError, match="values has 1 draws"):
+        intervals.half_width(np.zeros(1))
+
+
+def test_order_claim_is_corrected_for_the_number_of_orders():
+    """Quantile .998 of t with 7 degrees of freedom, from tables, is 4.207."""
+    even = np.array([0.0, 2.0] * 4) - 1.0
+    scale = even.std(ddof=1) / 8**0.5
+    more = np.array([even + 1.0, even - 4.1 * scale, even, even, even])
+    claim = convergence_learning.order_claim(more, "here")
+    assert claim.worst == pytest.approx(-4.1) and claim.holds
+    assert claim.bound == pytest.approx(-4.207, abs=1e-3)
+    assert not convergence_learning.order_claim(more - 0.2 * scale, "here").holds
+    assert not convergence_learning.order_claim(more[:2], "here").holds
 
 
 def test_law_claim_is_a_z_score():

@@ -198,3 +198,13 @@ def test_carried_ratios_of_tied_rows_are_those_after_the_stage(seed):
         carried = carried * ratios(theta)[:, turn]
     expected = case.policy * np.exp(case.features @ theta)
     np.testing.assert_allclose(found, expected / expected.sum(-1, keepdims=True), atol=1e-7)
+
+
+@pytest.mark.parametrize("program", [tied, sequence])
+def test_huge_rewards_do_not_overflow(program):
+    case = random_case(0)
+    mdp = tabular.TurnMDP(case.mdp.transitions, 1e9 * case.mdp.rewards, case.mdp.start)
+    found = program(case._replace(mdp=mdp), jax.tree.map(jnp.asarray, GROUP), an_update())
+    assert np.isfinite(found.policy).all()
+    np.testing.assert_allclose(found.policy.sum(-1), 1.0, atol=1e-12)
+    assert change(case, found) > 0.01

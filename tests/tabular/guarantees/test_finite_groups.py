@@ -39,8 +39,9 @@ def draw(uniforms, case):
 
 
 @jax.jit
-def from_siblings(trunks, drawn, case, update):
-    return finite_groups.update_from_siblings(trunks, drawn, PATHS, case, Estimator(), update)
+def from_siblings(trunks, drawn, case, update, how=None):
+    how = how or Estimator()
+    return finite_groups.update_from_siblings(trunks, drawn, PATHS, case, how, update)
 
 
 def within_five_errors(found, mean):
@@ -121,16 +122,19 @@ def test_reinforce_from_chains_by_hand(scale, seed):
     np.testing.assert_allclose(found, stepped(case, gradient), atol=1e-10, err_msg=f"{seed=}")
 
 
-def test_reinforce_from_siblings_by_hand(seed):
+@pytest.mark.parametrize(("fixed", "discount"), [(None, 1.0), (0, 0.6)])
+def test_reinforce_from_siblings_by_hand(fixed, discount, seed):
+    seed = seed if fixed is None else fixed
     rng = np.random.default_rng(seed)
     case = random_case(rng)
     trunks = draw(rng.random((3, 2)), case)
-    found = from_siblings(trunks, rng.random((2, 2, 3, 4)), case, an_update(gradient=True))
+    drawn, how = rng.random((2, 2, 3, 4)), Estimator(discount=discount)
+    found = from_siblings(trunks, drawn, case, an_update(gradient=True), how)
     rows = [np.asarray(part)[0] for part in found.rows]
     rewards = np.asarray(tabular.path_rewards(case.mdp, tabular.Paths(*rows))).reshape(2, 3, 4, 2)
     mask, advantages = np.zeros((2, 3, 4, 2), bool), np.zeros((2, 3, 4, 2))
     for turn in (0, 1):
-        returns = rewards[turn, :, :, turn:].sum(-1)
+        returns = rewards[turn, :, :, turn:] @ discount ** np.arange(2 - turn)
         advantages[turn, :, :, turn] = returns - returns.mean(-1, keepdims=True)
         mask[turn, :, :, turn] = np.asarray(trunks.turn_mask)[:, turn, None]
     flat = (rows[0], rows[1], mask.reshape(24, 2), np.full(24, 1 / 12), advantages.reshape(24, 2))
