@@ -271,7 +271,7 @@ def _claims(rows, count):
     kind = {scale: [row for row in rows if row["kind"] == scale] for scale in SCALES}
     # A row against the better of the two controls, where their steps are as long as promised.
     gains = [min(pair, key=lambda r: r["difference"]) for pair in _pairs(kind["relative"])]
-    gains = [(r["difference"] - 3 * r["error"], r["difference"] + 3 * r["error"]) for r in gains]
+    gains = [(r["difference"] - 5 * r["error"], r["difference"] + 5 * r["error"]) for r in gains]
     same = max(abs(row["unscaled_difference"]) for row in kind["guarded"])
     cases = len(rows) // (len(SCALES) * len(CONTROLS))
     return [
@@ -280,8 +280,8 @@ def _claims(rows, count):
         at_most("so SORL as g / max(1, |C|) changes nothing: final performance minus the unscaled",
                 where, cases, same, 0.0),
         at_most("SORL as g |g| / (|g| + |C|) over the better control of equal mean step: gain of "
-                "final performance, best case, 3 standard errors below the mean", where,
+                "final performance, best of the cases, 5 standard errors below", where,
                 len(gains), max(low for low, _ in gains), 0.01),
-        at_least("SORL as g |g| / (|g| + |C|), worst case, 3 standard errors above the mean",
+        at_least("SORL as g |g| / (|g| + |C|), worst of the cases, 5 standard errors above",
                  where, len(gains), min(high for _, high in gains), -0.02),
     ]  # fmt: skip
