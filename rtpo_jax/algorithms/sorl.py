@@ -18,6 +18,7 @@ factor that changes little from step to step changes nothing; only its variation
 """
 
 import dataclasses
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 from rtpo_jax import core
 from rtpo_jax.algorithms.grpo import GRPO
 from rtpo_jax.algorithms.method import Level, require_one_of
+from rtpo_jax.core.clipping import ClippingScale
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,11 @@ class SOGRPO(GRPO):
     """Stabilised off-policy GRPO; see the module docstring for the equations."""
 
     ratio: Level = "turn"
-    normalization: core.ClippingScale | None = "guarded"  # of the step by the clipping bias
+    normalization: ClippingScale | None = "guarded"  # of the step by the clipping bias
 
     def __post_init__(self):
         super().__post_init__()
-        kinds = ("guarded", "literal", "damped", "capped", "relative", None)
+        kinds = (*get_args(ClippingScale), None)
         require_one_of("normalization", self.normalization, kinds)
 
     def objective(self, log_probs, entropies, batch):

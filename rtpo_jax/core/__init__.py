@@ -12,7 +12,7 @@ from rtpo_jax.core.advantages import (
     to_tokens,
     whiten,
 )
-from rtpo_jax.core.clipping import ClippingScale, clipping_bias, clipping_triggered_scale
+from rtpo_jax.core.clipping import clipping_bias, clipping_triggered_scale
 from rtpo_jax.core.divergences import entropy, keep_top_entropy, kl_estimate
 from rtpo_jax.core.ratios import ratios, token_log_ratios, trajectory_log_ratios, turn_log_ratios
 from rtpo_jax.core.reductions import (
@@ -26,7 +26,6 @@ from rtpo_jax.core.returns import discounted_returns, gae
 from rtpo_jax.core.surrogates import clipped_surrogate, importance_weighted, is_clipped
 
 __all__ = [
-    "ClippingScale",
     "clipped_surrogate",
     "clipping_bias",
     "clipping_triggered_scale",

@@ -19,6 +19,11 @@ VALUES = np.random.default_rng(1).uniform(0.1, 0.9, (4, 5))
 # name -> (function of float arrays, the float arrays)
 CASES = {
     "clipped_surrogate": (lambda r, a: core.clipped_surrogate(r, a, 0.2, 0.3), X[:2]),
+    "clipping_bias": (lambda r, a: core.clipping_bias(2 * r, a, 0.2, 0.3), X[:2]),
+    "clipping_triggered_scale": (
+        lambda g, c: core.clipping_triggered_scale(g, c, "relative"),
+        X[:2, 0, 0],
+    ),
     "discounted_returns": (lambda r, d: core.discounted_returns(r, d, mask=MASK), X[:2]),
     "entropy": (core.entropy, X[:1]),
     "gae": (lambda r, d, v: core.gae(r, d, v, 0.9, mask=MASK), (X[0], X[1], VALUES)),
