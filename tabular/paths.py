@@ -115,6 +115,13 @@ def at_states(table: jax.Array, paths: Paths, fill: float = 0.0) -> jax.Array:
     return jnp.where(paths.turn_mask, table[turns, paths.states], fill)
 
 
+def path_ratios(policy: jax.Array, behavior: jax.Array, paths: Paths) -> jax.Array:
+    """Product over each path of policy / behavior, [M]; 1 for actions the behavior never takes."""
+    seen = behavior > 0
+    ratios = jnp.where(seen, policy / jnp.where(seen, behavior, 1.0), 1.0)
+    return along(ratios, paths, fill=1.0).prod(-1)
+
+
 def group_by_step(values: jax.Array, paths: Paths, shape: tuple[int, int, int]) -> jax.Array:
     """Sum [M, H] values over all paths into a table [H, S, A] by turn, state and action."""
     turns = np.broadcast_to(np.arange(shape[0]), paths.states.shape)

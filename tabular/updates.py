@@ -15,7 +15,7 @@ from tabular.objectives import (
     mean_credit,
     merge_contexts,
 )
-from tabular.paths import Paths, along, at_states, path_probabilities, path_rewards
+from tabular.paths import Paths, at_states, path_probabilities, path_ratios, path_rewards
 
 
 def value_advantages(
@@ -128,8 +128,7 @@ def sequential(
         found = credit(paths, weights, advantages * ratios[:, None], policy.shape)
         improved = _maximise(policy, found, clip_low, clip_high, contexts)
         here = (jnp.arange(policy.shape[0]) == turn)[:, None, None]
-        changed = jnp.where(here & (policy > 0), improved / jnp.where(policy > 0, policy, 1.0), 1.0)
-        factor = along(changed, paths, fill=1.0).prod(-1) if compound else 1.0
+        factor = path_ratios(jnp.where(here, improved, policy), policy, paths) if compound else 1.0
         return (jnp.where(here, improved, current), ratios * factor), None
 
     start = (policy, jnp.ones_like(weights))

@@ -157,12 +157,13 @@ class Method(Objective):
             return np.asarray(rows.trajectory_ids)
         return super().together(rows)
 
-    def log_ratios(self, log_probs: jax.Array, rows: Rows) -> jax.Array:
-        """Log-ratio [N, T] of each chosen token's unit: the token, its turn or its trajectory."""
+    def log_ratios(self, log_probs: jax.Array, rows: Rows, level: Level | None = None) -> jax.Array:
+        """Log-ratio [N, T] of each chosen token's unit at a level, by default that of `ratio`."""
+        level = self.ratio if level is None else level
         own = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
-        if self.ratio == "token":
+        if level == "token":
             return own
-        if self.ratio == "turn":
+        if level == "turn":
             num_turns = rows.rewards.shape[-1]
             turns = core.turn_log_ratios(own, rows.turn_ids, num_turns, mean=self.ratio_mean)
             return core.to_tokens(turns, rows.turn_ids)
@@ -180,9 +181,7 @@ class Method(Objective):
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """The clipped surrogate of the class docstring, and sums for metrics."""
         rows, weights = batch.rows, batch.weights
-        token_log_ratios = core.token_log_ratios(
-            log_probs, rows.behavior_log_probs, rows.action_mask
-        )
+        token_log_ratios = self.log_ratios(log_probs, rows, "token")
         ratios = core.ratios(self.log_ratios(log_probs, rows), limit=self.log_ratio_limit)
         clip = (self.clip_low, self.clip_high)
         surrogate = self.surrogate(ratios, batch.advantages)

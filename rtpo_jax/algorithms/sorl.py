@@ -46,7 +46,7 @@ class SOGRPO(GRPO):
         values, sums = super().objective(log_probs, entropies, batch)
         clip = (self.clip_low, self.clip_high)
         for level in ("token", "turn"):
-            own = dataclasses.replace(self, ratio=level).log_ratios(log_probs, batch.rows)
+            own = self.log_ratios(log_probs, batch.rows, level)
             clipped = core.is_clipped(core.ratios(own), batch.advantages, *clip)
             share = core.weighted_sum(clipped.astype(batch.weights.dtype), batch.weights)
             sums[f"{level}_clip_fraction"] = share

@@ -30,7 +30,7 @@ from tabular.objectives import (
     mean_credit,
     merge_contexts,
 )
-from tabular.paths import Paths, along, path_probabilities
+from tabular.paths import Paths, path_probabilities, path_ratios
 from tabular.updates import group_advantages, value_advantages
 
 
@@ -227,9 +227,8 @@ def carried_factor(
     current: jax.Array, old: jax.Array, turns: jax.Array, rows: Paths, update: Update
 ) -> jax.Array:
     """Factor [M] by which a stage multiplies the carried ratios; 1 if estimates are fresh."""
-    moved = turns[:, None, None] & (old > 0)
-    changed = jnp.where(moved, current / jnp.where(old > 0, old, 1.0), 1.0)
-    return jnp.where(update.fresh, 1.0, along(changed, rows, fill=1.0).prod(-1))
+    moved = jnp.where(turns[:, None, None], current, old)
+    return jnp.where(update.fresh, 1.0, path_ratios(moved, old, rows))
 
 
 def _normalised(rows):

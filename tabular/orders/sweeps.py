@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from tabular.exact import performance, policy_gradient, values
 from tabular.mdp import TurnMDP
-from tabular.paths import Paths, along, path_probabilities
+from tabular.paths import Paths, path_probabilities, path_ratios
 from tabular.updates import group_advantages, reverse_order, sequential, simultaneous
 
 
@@ -92,8 +92,7 @@ def partial_sweep(
     # Going backward, what a turn becomes does not depend on the turns before it.
     full = sequential(policy, paths, weights, found, reverse_order(num_turns), *clip)
     late = (jnp.arange(num_turns) >= num_turns - num_sequential)[:, None, None]
-    changed = jnp.where(late & (policy > 0), full / jnp.where(policy > 0, policy, 1.0), 1.0)
-    carried = along(changed, paths, fill=1.0).prod(-1)
+    carried = path_ratios(jnp.where(late, full, policy), policy, paths)
     early = simultaneous(policy, paths, weights, found * carried[:, None], *clip)
     return jnp.where(late, full, early)
 
