@@ -16,7 +16,7 @@ import optax
 import pytest
 
 import tabular
-from rtpo_jax.algorithms import GRPO, REINFORCE, RTPO, Policy, SeeUPO, Stage
+from rtpo_jax.algorithms import GRPO, REINFORCE, RTPO, Policy, Scores, SeeUPO, Stage
 from rtpo_jax.models import SymbolTokenizer
 from rtpo_jax.rollouts import Episode, EpisodeBatch, Scorer, SymbolTemplate, Turn
 from rtpo_jax.rollouts.packing import training_rows
@@ -32,7 +32,7 @@ def table_log_probs(params, rows):
     contexts = jnp.take_along_axis(rows.tokens, jnp.maximum(rows.action_positions - 1, 0), axis=1)
     actions = jnp.take_along_axis(rows.tokens, rows.action_positions, axis=1)
     chosen = log_probs[contexts, actions % num_actions]
-    return chosen, jnp.zeros_like(chosen)
+    return Scores(chosen, jnp.zeros_like(chosen))
 
 
 @dataclasses.dataclass

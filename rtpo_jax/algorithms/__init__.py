@@ -1,11 +1,13 @@
 """One file per paper. A `Method` is a value that the stage loop reads; imports core only."""
 
+from rtpo_jax.algorithms.engine import Collected, Engine, Policy, Trajectories
+from rtpo_jax.algorithms.flat import Flat, returns_to_go
 from rtpo_jax.algorithms.grpo import GRPO
 from rtpo_jax.algorithms.gspo import GSPO
-from rtpo_jax.algorithms.method import Collected, Engine, Method, Policy, Stage, Trajectories
+from rtpo_jax.algorithms.method import Method, Stage
 from rtpo_jax.algorithms.objective import Objective
 from rtpo_jax.algorithms.reinforce import REINFORCE
-from rtpo_jax.algorithms.rows import Batch, Rows, take_rows
+from rtpo_jax.algorithms.rows import Batch, Rows, Scores, take_rows
 from rtpo_jax.algorithms.rtpo import RTPO
 from rtpo_jax.algorithms.seeupo import SeeUPO
 from rtpo_jax.algorithms.sorl import SOGRPO
@@ -19,12 +21,15 @@ __all__ = [
     "Batch",
     "Collected",
     "Engine",
+    "Flat",
     "Method",
     "Objective",
     "Policy",
     "Rows",
+    "Scores",
     "SeeUPO",
     "Stage",
     "Trajectories",
+    "returns_to_go",
     "take_rows",
 ]

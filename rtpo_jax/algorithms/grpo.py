@@ -16,55 +16,59 @@ numerator is conditioned on:
   were sampled under a managed context. This is what flattened implementations do and what RTPO,
   section 2, diagnoses: numerator and denominator are different conditionals.
 
-Deviations from the GRPO paper: no KL penalty to a reference policy. `scale=None` gives the
+`measure` replaces the mean over i and t: "token" is the mean over all tokens of the batch (DAPO),
+"constant" the mean over i of the sum over t divided by `tokens` (Dr. GRPO). `scale=None` gives the
 unnormalised advantage of Dr. GRPO and RTPO's flat baseline.
+
+Deviation from the GRPO paper: the KL penalty (`kl_coefficient`) is off by default. With exact
+`row_weights` the token measure weighs each token by its trajectory's probability.
 """
 
 import dataclasses
 from typing import Literal
 
 from rtpo_jax import core
+from rtpo_jax.algorithms.flat import Flat, returns_to_go
 from rtpo_jax.algorithms.method import (
-    Collected,
-    Context,
-    Method,
     require_count,
     require_one_of,
-    to_action_tokens,
+    trajectory_sum_weights,
 )
-from rtpo_jax.algorithms.rows import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GRPO(Method):
+class GRPO(Flat):
     """Group relative policy optimisation; see the module docstring for the equations."""
 
-    group_size: int = 8  # trajectories per task, G
-    context: Context = "recorded"  # what the training pass is conditioned on
     scale: Literal["group", "batch"] | None = "group"  # divide advantages by this std
     ddof: int = 1  # of that standard deviation
+    measure: Literal["trajectory", "token", "constant"] = "trajectory"  # mean over what
+    tokens: int = 64  # constant that a trajectory's sum is divided by; measure="constant" only
 
     def __post_init__(self):
         super().__post_init__()
         require_count("group_size", self.group_size, 2)
-        require_one_of("context", self.context, ("recorded", "full_history"))
         require_one_of("scale", self.scale, ("group", "batch", None))
         require_one_of("ddof", self.ddof, (0, 1))
+        require_one_of("measure", self.measure, ("trajectory", "token", "constant"))
+        require_count("tokens", self.tokens, 1)
 
-    def collect(self, engine, policy, tasks, key):
-        """Roll out `group_size` trajectories of every task."""
-        return Collected(engine.rollout(policy, tasks, self.group_size, key))
+    @classmethod
+    def dr_grpo(cls, **changes) -> "GRPO":
+        """Dr. GRPO (arXiv 2503.20783): no deviation, sums over a constant."""
+        return cls(**({"scale": None, "measure": "constant"} | changes))
 
-    def batch(self, engine, policy, collected, stage, key, carry):
-        """Rows of all turns, each token with its trajectory's group-relative advantage."""
-        del policy, key, carry
-        trunks = collected.trunks
-        returns = core.discounted_returns(trunks.rewards, trunks.discounts)[:, 0]
-        advantages = core.group_relative(
-            returns, trunks.group_ids, trunks.num_groups, scale=self.scale, ddof=self.ddof
-        )
-        rows = engine.rows(trunks, self.context, stage.turns)
-        weights = core.trajectory_mean_weights(
-            rows.action_mask, rows.trajectory_ids, len(returns), row_weights=rows.row_weights
-        )
-        return Batch(rows, to_action_tokens(advantages, rows), weights)
+    def advantages(self, trajectories):
+        """[M] group-relative return of every trajectory."""
+        return core.group_relative(
+            returns_to_go(trajectories)[:, 0], trajectories.group_ids, trajectories.num_groups,
+            scale=self.scale, ddof=self.ddof,
+        )  # fmt: skip
+
+    def weights(self, rows, num_trajectories):
+        """[N, T] the measure that the module docstring names."""
+        if self.measure == "trajectory":
+            return super().weights(rows, num_trajectories)
+        if self.measure == "constant":
+            return trajectory_sum_weights(rows) / self.tokens
+        return core.token_mean_weights(rows.action_mask, row_weights=rows.row_weights)

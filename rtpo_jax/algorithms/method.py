@@ -14,82 +14,24 @@ which order the turns are trained. Everything numerical comes from `rtpo_jax.cor
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rtpo_jax import core
+from rtpo_jax.algorithms.engine import Collected, Engine, Policy
 from rtpo_jax.algorithms.objective import Objective
-from rtpo_jax.algorithms.rows import Batch, Rows
+from rtpo_jax.algorithms.rows import Batch, Rows, Scores
 
-Context = Literal["recorded", "full_history"]
 Level = Literal["token", "turn", "trajectory"]
-
-
-class Policy(NamedTuple):
-    """Parameters and the number of optimiser steps that made them."""
-
-    params: Any
-    version: int = 0
 
 
 class Stage(NamedTuple):
     """One step of an iteration's schedule: the turns that are trained in it; None = all."""
 
     turns: tuple[int, ...] | None = None
-
-
-class Collected(NamedTuple):
-    """What an iteration starts from: trunks, and whatever else was sampled with them."""
-
-    trunks: "Trajectories"
-    others: tuple["Trajectories", ...] = ()
-
-
-class Trajectories(Protocol):
-    """Finished episodes, as the engine returns them (M episodes, H turns)."""
-
-    rewards: np.ndarray  # [M, H]
-    discounts: np.ndarray  # [M, H]
-    group_ids: np.ndarray  # [M]
-    num_groups: int  # upper bound on the ids; unused ids are empty groups
-    sibling_ids: np.ndarray  # [M]
-    num_boundaries: int  # upper bound on the ids; 0 = nothing was forked
-    row_weights: np.ndarray | None  # [M] exact measure, None = Monte Carlo
-
-
-class Engine(Protocol):
-    """What a method may ask of the rollout engine."""
-
-    num_turns: int
-
-    def rollout(self, policy: Policy, tasks: Sequence, copies: int, key: jax.Array) -> Trajectories:
-        """Run `copies` episodes of every task from the start."""
-
-    def continue_from(
-        self,
-        policy: Policy,
-        trunks: Trajectories,
-        turn: int,
-        copies: int,
-        key: jax.Array,
-        *,
-        include_trunks: bool = False,
-    ) -> Trajectories:
-        """Fork `copies` siblings at every trunk's boundary `turn` and run them to the end.
-
-        With `include_trunks` the trunks that reached the boundary are members of its groups.
-        """
-
-    def rows(
-        self, trajectories: Trajectories, context: Context, turns: Sequence[int] | None = None
-    ) -> Rows:
-        """Pack the chosen turns of the episodes into training rows."""
-
-    def score(self, policy: Policy, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities and entropies [N, T] of the rows' chosen tokens under `policy`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +42,7 @@ class Method(Objective):
 
         J = sum_{n,t} weights[n,t] * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
 
+    less kl_coefficient times the same sum of exp(-d) + d - 1, d = log(pi / pi_reference).
     r = pi / pi_behaviour of the token, or of its turn or trajectory: the product of the unit's
     token ratios, or with `ratio_mean` their geometric mean. All tokens of a unit then share one
     ratio, and whether it is clipped depends on the advantage of each.
@@ -112,6 +55,9 @@ class Method(Objective):
     log_ratio_limit: float = 10.0  # |log ratio| is clamped to this before exp (RTPO, appendix E.3)
     epochs: int = 1  # passes over the batch of a stage
     num_minibatches: int = 1  # optimiser steps a pass; whole groups are never split over two
+    kl_coefficient: float = 0.0  # of the k3 estimate of KL(pi || pi_reference), in the objective
+    importance: Level | None = None  # truncated weights for rows of an older policy, at this level
+    importance_limit: float = 2.0  # of those weights
 
     def __post_init__(self):
         for name in ("clip_low", "clip_high", "log_ratio_limit"):
@@ -121,6 +67,11 @@ class Method(Objective):
         require(self.clip_low <= 1, "clip_low", self.clip_low, "use a value of at most 1")
         require_count("epochs", self.epochs, 1)
         require_count("num_minibatches", self.num_minibatches, 1)
+        require(0 <= self.kl_coefficient < float("inf"), "kl_coefficient", self.kl_coefficient,
+                "use a finite value of at least 0")  # fmt: skip
+        require_one_of("importance", self.importance, ("token", "turn", "trajectory", None))
+        require(0 < self.importance_limit < float("inf"), "importance_limit", self.importance_limit,
+                "use a finite value above 0")  # fmt: skip
 
     def collect(self, engine: Engine, policy: Policy, tasks: Sequence, key: jax.Array) -> Collected:
         """Sample what the iteration starts from."""
@@ -157,18 +108,30 @@ class Method(Objective):
             return np.asarray(rows.trajectory_ids)
         return super().together(rows)
 
-    def log_ratios(self, log_probs: jax.Array, rows: Rows, level: Level | None = None) -> jax.Array:
-        """Log-ratio [N, T] of each chosen token's unit at a level, by default that of `ratio`."""
+    def log_ratios(
+        self,
+        log_probs: jax.Array,
+        rows: Rows,
+        level: Level | None = None,
+        *,
+        mean: bool | None = None,
+    ) -> jax.Array:
+        """Log-ratio [N, T] of each chosen token's unit at a level, by default that of `ratio`.
+
+        `mean` says whether it is the mean over the unit's tokens or their sum; by default as
+        `ratio_mean`.
+        """
         level = self.ratio if level is None else level
+        mean = self.ratio_mean if mean is None else mean
         own = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
         if level == "token":
             return own
         if level == "turn":
             num_turns = rows.rewards.shape[-1]
-            turns = core.turn_log_ratios(own, rows.turn_ids, num_turns, mean=self.ratio_mean)
+            turns = core.turn_log_ratios(own, rows.turn_ids, num_turns, mean=mean)
             return core.to_tokens(turns, rows.turn_ids)
         whole = core.trajectory_log_ratios(
-            own, rows.action_mask, mean=self.ratio_mean, trajectory_ids=rows.trajectory_ids
+            own, rows.action_mask, mean=mean, trajectory_ids=rows.trajectory_ids
         )
         return jnp.where(rows.action_mask, whole[:, None], 0)
 
@@ -177,12 +140,12 @@ class Method(Objective):
         return core.clipped_surrogate(ratios, advantages, self.clip_low, self.clip_high)
 
     def objective(
-        self, log_probs: jax.Array, entropies: jax.Array, batch: Batch
+        self, scores: Scores, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """The clipped surrogate of the class docstring, and sums for metrics."""
+        """The objective of the class docstring, and sums for metrics."""
         rows, weights = batch.rows, batch.weights
-        token_log_ratios = self.log_ratios(log_probs, rows, "token")
-        ratios = core.ratios(self.log_ratios(log_probs, rows), limit=self.log_ratio_limit)
+        token_log_ratios = self.log_ratios(scores.log_probs, rows, "token")
+        ratios = core.ratios(self.log_ratios(scores.log_probs, rows), limit=self.log_ratio_limit)
         clip = (self.clip_low, self.clip_high)
         surrogate = self.surrogate(ratios, batch.advantages)
         # The k3 estimate of KL(pi_behaviour || pi): samples come from the behaviour policy.
@@ -191,9 +154,42 @@ class Method(Objective):
         sums = {
             "kl_from_behavior": core.weighted_sum(kl, weights),
             "clip_fraction": core.weighted_sum(clipped, weights),
-            "entropy": core.weighted_sum(entropies, weights),
+            "entropy": core.weighted_sum(scores.entropies, weights),
         }
-        return {"objective": core.weighted_sum(surrogate, weights)}, sums
+        value = core.weighted_sum(surrogate, weights)
+        if self.kl_coefficient:
+            reference = batch.fields["reference_log_probs"]
+            mask = rows.action_mask
+            log_probs = jnp.where(mask, scores.log_probs, 0)
+            kl = core.kl_estimate(log_probs, jnp.where(mask, reference, 0), "k3")
+            sums["kl_from_reference"] = core.weighted_sum(kl, weights)
+            value -= self.kl_coefficient * sums["kl_from_reference"]
+        return {"objective": value}, sums
+
+    def active_rows(self, batch: Batch) -> np.ndarray:
+        """A penalty acts on rows without advantage, too."""
+        return batch.weighted_rows if self.kl_coefficient else super().active_rows(batch)
+
+    def corrected(self, batch: Batch) -> Batch:
+        """The batch with `importance` weights in its advantages, if the method asks for them.
+
+        Decoupled objective: ratios are from then on against the policy that the stage starts from,
+        whose scores the batch holds, and every token's advantage is multiplied by
+        min(pi_start / pi_behaviour, importance_limit), the ratio of its token, or the product of
+        the ratios of its turn or of its trajectory's rows. Weights carry no gradient.
+        """
+        if self.importance is None:
+            return batch
+        rows = batch.rows
+        moved = self.log_ratios(batch.scores.log_probs, rows, self.importance, mean=False)
+        ratios = np.asarray(core.ratios(moved, limit=self.log_ratio_limit))
+        factors = np.where(rows.action_mask, np.minimum(ratios, self.importance_limit), 0)
+        behavior = np.where(rows.action_mask, batch.scores.log_probs, 0)
+        return dataclasses.replace(
+            batch,
+            rows=dataclasses.replace(rows, behavior_log_probs=behavior),
+            advantages=(batch.advantages * factors).astype(np.asarray(batch.advantages).dtype),
+        )
 
 
 def require(condition: bool, field: str, value: Any, fix: str) -> None:
@@ -224,7 +220,10 @@ def trajectory_sum_weights(rows: Rows) -> np.ndarray:
     return np.asarray(core.token_mean_weights(rows.action_mask, row_weights=measure))
 
 
-def to_action_tokens(trajectory_values: Any, rows: Rows) -> np.ndarray:
-    """Hand every chosen token the value [M] of its trajectory: [N, T], 0 elsewhere."""
-    values = np.asarray(trajectory_values)
-    return np.where(rows.action_mask, values[rows.trajectory_ids][:, None], 0)
+def to_action_tokens(values: Any, rows: Rows) -> np.ndarray:
+    """Hand every chosen token the value [M] of its trajectory, or [M, H] of its turn; 0 elsewhere."""
+    own = np.asarray(values)[rows.trajectory_ids]
+    if own.ndim == 1:
+        return np.where(rows.action_mask, own[:, None], 0)
+    tokens = np.take_along_axis(own, np.maximum(rows.turn_ids, 0), axis=1)
+    return np.where(rows.action_mask, tokens, 0)

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rtpo_jax.algorithms.rows import Batch, Rows
+from rtpo_jax.algorithms.rows import Batch, Rows, Scores
 
 Scalars = dict[str, jax.Array]
 
@@ -13,16 +13,13 @@ Scalars = dict[str, jax.Array]
 class Objective:
     """Compared by value: subclasses are frozen dataclasses, and equal ones compile once."""
 
-    def objective(
-        self, log_probs: jax.Array, entropies: jax.Array, batch: Batch
-    ) -> tuple[Scalars, Scalars]:
+    def objective(self, scores: Scores, batch: Batch) -> tuple[Scalars, Scalars]:
         """Scalars whose gradients are needed, and sums for metrics; all add over micro-batches.
 
         That is, they are weighted sums, with weights built over the whole batch.
 
         Args:
-          log_probs: [N, T] of the chosen tokens under the policy being trained.
-          entropies: [N, T] of its distribution at those tokens.
+          scores: [N, T] of the chosen tokens under the policy being trained.
           batch: advantages and weights [N, T], behaviour log-probabilities.
 
         Returns:
@@ -36,6 +33,10 @@ class Objective:
         By default the gradient of "objective".
         """
         return gradients["objective"], {}
+
+    def active_rows(self, batch: Batch) -> np.ndarray:
+        """[N] bool, rows that add to a gradient; by default those with weight and advantage."""
+        return batch.signal_rows
 
     def together(self, rows: Rows) -> np.ndarray:
         """[N] rows with the same id are never split over two micro-batches; by default all apart."""

@@ -20,54 +20,39 @@ by a constant, `tokens`, that every trajectory shares (Dr. GRPO's normaliser).
 import dataclasses
 from typing import Literal
 
-import jax.numpy as jnp
+import numpy as np
 
 from rtpo_jax import core
-from rtpo_jax.algorithms.method import (
-    Collected,
-    Method,
-    require_count,
-    require_one_of,
-    to_action_tokens,
-    trajectory_sum_weights,
-)
-from rtpo_jax.algorithms.rows import Batch
+from rtpo_jax.algorithms.flat import Flat, returns_to_go
+from rtpo_jax.algorithms.method import require_count, require_one_of, trajectory_sum_weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class REINFORCE(Method):
+class REINFORCE(Flat):
     """Score-function gradient; see the module docstring for the equations."""
 
-    group_size: int = 8  # trajectories per task, G
     baseline: Literal["leave_one_out", "batch", "none"] = "leave_one_out"
     tokens: int = 64  # constant that the sum over a trajectory's tokens is divided by
 
     def __post_init__(self):
         super().__post_init__()
+        require_one_of("baseline", self.baseline, ("leave_one_out", "batch", "none"))
         require_count("group_size", self.group_size, 2 if self.baseline == "leave_one_out" else 1)
         require_count("tokens", self.tokens, 1)
-        require_one_of("baseline", self.baseline, ("leave_one_out", "batch", "none"))
 
-    def collect(self, engine, policy, tasks, key):
-        """Roll out `group_size` trajectories of every task."""
-        return Collected(engine.rollout(policy, tasks, self.group_size, key))
-
-    def batch(self, engine, policy, collected, stage, key, carry):
-        """Rows of all turns, every token with its trajectory's return minus the baseline."""
-        del policy, key, carry
-        trunks = collected.trunks
-        returns = core.discounted_returns(trunks.rewards, trunks.discounts)[:, 0]
-        rows = engine.rows(trunks, "recorded", stage.turns)
-        advantages = to_action_tokens(self.advantages(returns, trunks), rows)
-        return Batch(rows, advantages, trajectory_sum_weights(rows) / self.tokens)
-
-    def advantages(self, returns, trunks):
+    def advantages(self, trajectories):
         """[M] return of every trajectory minus its baseline."""
+        returns, groups = returns_to_go(trajectories)[:, 0], trajectories.group_ids
         if self.baseline == "leave_one_out":
-            return core.leave_one_out(returns, trunks.group_ids, trunks.num_groups)
+            return core.leave_one_out(returns, groups, trajectories.num_groups)
         if self.baseline == "batch":
-            return core.whiten(returns, jnp.asarray(trunks.group_ids) >= 0)
+            return core.whiten(returns, np.asarray(groups) >= 0)
         return returns
+
+    def weights(self, rows, num_trajectories):
+        """[N, T] mean over trajectories of the sum over tokens, over the constant."""
+        del num_trajectories
+        return trajectory_sum_weights(rows) / self.tokens
 
     def surrogate(self, ratios, advantages):
         """r A, never clipped."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -64,8 +64,18 @@ class Rows:
         return np.where(siblings >= 0, siblings, np.asarray(self.group_ids))
 
 
+class Scores(NamedTuple):
+    """What a policy says about the chosen tokens of rows, each [N, T]."""
+
+    log_probs: Array  # of the chosen token, in nats
+    entropies: Array  # of the distribution it was chosen from, in nats
+    values: Array | None = None  # of the state before it; None = the model has no value head
+
+
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["rows", "advantages", "weights"], meta_fields=[]
+    jax.tree_util.register_dataclass,
+    data_fields=["rows", "advantages", "weights", "fields", "scores"],
+    meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -78,16 +88,18 @@ class Batch:
     rows: Rows
     advantages: Array  # [N, T] 0 outside action tokens
     weights: Array  # [N, T] non-negative, 0 outside action tokens
+    fields: dict[str, Array] = dataclasses.field(default_factory=dict)  # [N, T] a method's own
+    scores: Scores | None = None  # under the policy before the first update, once somebody asked
+
+    @property
+    def weighted_rows(self) -> np.ndarray:
+        """[N] bool, rows with a token that has weight."""
+        return np.any(np.asarray(self.weights) > 0, axis=1)
 
     @property
     def signal_rows(self) -> np.ndarray:
         """[N] bool, rows with a token that has both weight and a non-zero advantage."""
         return np.any((np.asarray(self.advantages) != 0) & (np.asarray(self.weights) > 0), axis=1)
-
-    @property
-    def has_signal(self) -> bool:
-        """Whether any row has signal."""
-        return bool(self.signal_rows.any())
 
 
 def take_rows(tree: Any, index: np.ndarray) -> Any:

@@ -45,8 +45,8 @@ import jax
 import numpy as np
 
 from rtpo_jax import core
+from rtpo_jax.algorithms.engine import Collected
 from rtpo_jax.algorithms.method import (
-    Collected,
     Method,
     Stage,
     require,
@@ -138,7 +138,7 @@ class RTPO(Method):
         if turn + 1 == engine.num_turns:
             return returns[:, turn]
         rows = engine.rows(siblings, "recorded", range(turn + 1, engine.num_turns))
-        log_probs, _ = engine.score(policy, rows)
+        log_probs = engine.score(policy, rows).log_probs
         log_ratios = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
         per_row = np.asarray(core.trajectory_log_ratios(log_ratios, rows.action_mask, mean=False))
         total = np.zeros(len(returns))

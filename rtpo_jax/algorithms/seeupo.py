@@ -26,8 +26,8 @@ import jax
 import numpy as np
 
 from rtpo_jax import core
+from rtpo_jax.algorithms.engine import Collected
 from rtpo_jax.algorithms.method import (
-    Collected,
     Level,
     Method,
     Stage,
@@ -93,8 +93,8 @@ class SeeUPO(Method):
         if not rows.action_mask.any():
             return None  # no chain has these turns
         if self.denominator == "current":
-            scores, _ = engine.score(policy, rows)
-            rows = dataclasses.replace(rows, behavior_log_probs=scores)
+            scores = engine.score(policy, rows)
+            rows = dataclasses.replace(rows, behavior_log_probs=scores.log_probs)
         compound = np.ones(len(trunks.group_ids))
         if carry is not None:
             compound[: len(carry)] = carry
@@ -118,7 +118,7 @@ class SeeUPO(Method):
         if self.compound == "none":
             return None
         rows = batch.rows
-        log_probs, _ = engine.score(policy, rows)
+        log_probs = engine.score(policy, rows).log_probs
         moved = core.token_log_ratios(log_probs, rows.behavior_log_probs, rows.action_mask)
         moved = core.trajectory_log_ratios(
             moved, rows.action_mask, mean=self.compound != "product",

@@ -41,17 +41,17 @@ class SOGRPO(GRPO):
         kinds = (*get_args(ClippingScale), None)
         require_one_of("normalization", self.normalization, kinds)
 
-    def objective(self, log_probs, entropies, batch):
+    def objective(self, scores, batch):
         """The clipped surrogate, and beside it the scalar whose gradient is the clipping bias."""
-        values, sums = super().objective(log_probs, entropies, batch)
+        values, sums = super().objective(scores, batch)
         clip = (self.clip_low, self.clip_high)
         for level in ("token", "turn"):
-            own = self.log_ratios(log_probs, batch.rows, level)
+            own = self.log_ratios(scores.log_probs, batch.rows, level)
             clipped = core.is_clipped(core.ratios(own), batch.advantages, *clip)
             share = core.weighted_sum(clipped.astype(batch.weights.dtype), batch.weights)
             sums[f"{level}_clip_fraction"] = share
         if self.normalization is not None:
-            moved = self.log_ratios(log_probs, batch.rows)
+            moved = self.log_ratios(scores.log_probs, batch.rows)
             ratios = core.ratios(moved, limit=self.log_ratio_limit)
             terms = core.clipping_bias(ratios, batch.advantages, *clip)
             values["clipping_bias"] = core.weighted_sum(terms, batch.weights)

@@ -6,9 +6,8 @@ import time
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 
-from rtpo_jax.algorithms import Policy, Rows
+from rtpo_jax.algorithms import Policy, Rows, Scores
 from rtpo_jax.envs import TurnEnvironment
 from rtpo_jax.rollouts.contexts import ContextManager
 from rtpo_jax.rollouts.episodes import Episode, EpisodeBatch, Turn
@@ -101,6 +100,7 @@ class RolloutEngine:
         for group, task in enumerate(tasks):
             state, question = self.environment.reset(task)
             starts += [Episode(task, group, question, state)] * copies
+        starts = [dataclasses.replace(start, tree=tree) for tree, start in enumerate(starts)]
         return self._with_own_chance(starts, key)
 
     def continue_from(
@@ -121,19 +121,39 @@ class RolloutEngine:
         """
         # `split(key)` and `fold_in(key, 0)`, `fold_in(key, 1)` are the same keys: callers hand every
         # call (here: every turn) a key of its own, and a key is either split or folded, never both.
-        chance, choices = jax.random.split(jax.random.fold_in(key, turn))
-        realised = [trunk for trunk in trunks.episodes if trunk.realised(turn)]
-        anchors = [trunk.at_boundary(turn) for trunk in realised]
-        starts = [
-            dataclasses.replace(anchor, boundary=boundary)
-            for boundary, anchor in enumerate(anchors)
-            for _ in range(copies)
-        ]
-        found = self._finish(policy, self._with_own_chance(starts, chance), choices, None)
+        realised = [i for i, trunk in enumerate(trunks.episodes) if trunk.realised(turn)]
+        points = [(trunk, turn) for trunk in realised for _ in range(copies)]
+        found = self.branch(policy, trunks, points, jax.random.fold_in(key, turn))
         if not include_trunks:
             return found
-        members = [dataclasses.replace(trunk, boundary=b) for b, trunk in enumerate(realised)]
+        members = [
+            dataclasses.replace(trunks.episodes[trunk], boundary=boundary)
+            for boundary, trunk in enumerate(realised)
+        ]
         return dataclasses.replace(found, episodes=(*found.episodes, *members))
+
+    def branch(
+        self,
+        policy: Policy,
+        trunks: EpisodeBatch,
+        points: Sequence[tuple[int, int]],
+        key: jax.Array,
+    ) -> EpisodeBatch:
+        """One continuation for every point (index of a trunk, turn), in their order.
+
+        A point may stand more than once; its continuations share a sibling id, the place of the
+        point among the distinct ones. Each has its own chance for what is undecided at its turn.
+
+        Raises:
+          ValueError: a trunk did not act at the turn.
+        """
+        ids = {point: index for index, point in enumerate(dict.fromkeys(points))}
+        starts = [
+            dataclasses.replace(trunks.episodes[trunk].at_boundary(turn), boundary=ids[trunk, turn])
+            for trunk, turn in points
+        ]
+        chance, choices = jax.random.split(key)
+        return self._finish(policy, self._with_own_chance(starts, chance), choices, None)
 
     def rows(
         self, batch: EpisodeBatch, context: str = "recorded", turns: Sequence[int] | None = None
@@ -148,8 +168,8 @@ class RolloutEngine:
             action_buckets=self.action_buckets,
         )
 
-    def score(self, policy: Policy, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities and entropies [N, T] of the rows' chosen tokens under `policy`."""
+    def score(self, policy: Policy, rows: Rows) -> Scores:
+        """Scores [N, T] of the rows' chosen tokens under `policy`."""
         return self.scorer(policy.params, rows)
 
     def _with_own_chance(self, starts: list[Episode], key: jax.Array) -> list[Episode]:

@@ -35,6 +35,7 @@ class Episode:
     turns: tuple[Turn, ...] = ()
     ended: bool = False
     boundary: int = -1  # id of the boundary state it was forked at; -1 = started afresh
+    tree: int = -1  # episodes that were forked from one start share it; -1 = nobody asked
 
     def at_boundary(self, turn: int) -> "Episode":
         """The episode as it stood before `turn`: same prefix, same environment state."""
@@ -100,6 +101,50 @@ class EpisodeBatch:
     def sibling_ids(self) -> np.ndarray:
         """[M] id of the boundary state the episode was forked at."""
         return self._ids([episode.boundary for episode in self.episodes])
+
+    @cached_property
+    def tree_ids(self) -> np.ndarray:
+        """[M] episodes forked, at any depth, from one episode share its id."""
+        return self._ids([episode.tree for episode in self.episodes])
+
+    @cached_property
+    def turn_mask(self) -> np.ndarray:
+        """[M, H] bool, turns that happened."""
+        return self.node_ids >= 0
+
+    @cached_property
+    def node_ids(self) -> np.ndarray:
+        """[M, H] decisions, numbered: a turn that forks share is one; -1 = no turn."""
+        return self._turn_ids(lambda _, turn: id(turn))
+
+    @cached_property
+    def state_ids(self) -> np.ndarray:
+        """[M, H] states as the policy sees them, numbered: same task, same context; -1 = no turn."""
+        return self._turn_ids(lambda episode, turn: (episode.group, turn.context))
+
+    def joined(self, *others: "EpisodeBatch") -> "EpisodeBatch":
+        """These and other episodes in one batch, compared by task; trees of others stay apart."""
+        episodes = list(self.episodes)
+        for other in others:
+            shift = 1 + max((episode.tree for episode in episodes), default=-1)
+            episodes += [dataclasses.replace(e, tree=e.tree + shift) for e in other.episodes]
+        return self._leaves(episodes)
+
+    def grown(self, branches: "EpisodeBatch") -> "EpisodeBatch":
+        """These and continuations that were forked from them: the leaves of their trees."""
+        return self._leaves([*self.episodes, *branches.episodes])
+
+    def _leaves(self, episodes) -> "EpisodeBatch":
+        leaves = tuple(dataclasses.replace(episode, boundary=-1) for episode in episodes)
+        return dataclasses.replace(self, episodes=leaves)
+
+    def _turn_ids(self, identity) -> np.ndarray:
+        found, ids = {}, np.full((self._padded, self.horizon), -1, np.int32)
+        for row, episode in enumerate(self.episodes):
+            for column, turn in enumerate(episode.turns):
+                name = identity(episode, turn)
+                ids[row, column] = found.setdefault(name, len(found))
+        return ids
 
     @cached_property
     def row_weights(self) -> np.ndarray | None:

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from rtpo_jax.algorithms import Rows, take_rows
+from rtpo_jax.algorithms import Rows, Scores, take_rows
 from rtpo_jax.models import TransformerConfig, token_log_probs
 
-# (params, rows) -> log-probabilities and entropies, both [N, T], of the rows' chosen tokens.
-LogProbFn = Callable[[Any, Rows], tuple[jax.Array, jax.Array]]
+# (params, rows) -> scores [N, T] of the rows' chosen tokens.
+LogProbFn = Callable[[Any, Rows], Scores]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +31,9 @@ class LanguageModelLogProbs:
     chunk: int | None = None
     remat: bool = False
 
-    def __call__(self, params: Any, rows: Rows) -> tuple[jax.Array, jax.Array]:
-        """Log-probabilities and entropies [N, T] of the rows' chosen tokens."""
-        return token_log_probs(
+    def __call__(self, params: Any, rows: Rows) -> Scores:
+        """Scores [N, T] of the rows' chosen tokens."""
+        log_probs, entropies = token_log_probs(
             self.config,
             params,
             rows.tokens,
@@ -42,6 +42,7 @@ class LanguageModelLogProbs:
             chunk=self.chunk,
             remat=self.remat,
         )
+        return Scores(log_probs, entropies)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -56,16 +57,26 @@ class Scorer:
     log_prob_fn: LogProbFn
     micro_batch: int = 64
 
-    def __call__(self, params: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities and entropies [N, T], 0 outside action tokens."""
-        log_probs = np.zeros(rows.action_mask.shape, rows.behavior_log_probs.dtype)
-        entropies = np.zeros_like(log_probs)
+    def __call__(self, params: Any, rows: Rows) -> Scores:
+        """Scores [N, T], 0 outside action tokens."""
         real = np.flatnonzero(np.asarray(rows.trajectory_ids) >= 0)
+        if not real.size:
+            raise ValueError("rows has no real row: nothing to score")
+        parts = []
         for start in range(0, len(real), self.micro_batch):
             index = real[start : start + self.micro_batch]
             padded = np.resize(index, self.micro_batch)
             scores = _score(self.log_prob_fn, params, take_rows(rows, padded))
-            for target, values in zip((log_probs, entropies), scores, strict=True):
-                target[index] = np.asarray(values)[: len(index)]
-        mask = np.asarray(rows.action_mask)
-        return np.where(mask, log_probs, 0), np.where(mask, entropies, 0)
+            parts.append(jax.tree.map(partial(_first, len(index)), scores))
+        mask, dtype = np.asarray(rows.action_mask), rows.behavior_log_probs.dtype
+
+        def scattered(*pieces):
+            values = np.zeros(mask.shape, dtype)
+            values[real] = np.concatenate(pieces)
+            return np.where(mask, values, 0)
+
+        return jax.tree.map(scattered, *parts)
+
+
+def _first(count, values):
+    return np.asarray(values)[:count]

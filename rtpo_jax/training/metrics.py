@@ -40,16 +40,14 @@ class Averages:
         return dict(sorted({**sums, **means, **self._maxima}.items()))
 
 
-def log_ratio_metrics(
-    averages: Averages, batch: Batch, log_probs: np.ndarray, entropies: np.ndarray
-) -> None:
+def log_ratio_metrics(averages: Averages, batch: Batch) -> None:
     """|log pi - log pi_behaviour| and entropy over all action tokens, before the first update."""
     mask = np.asarray(batch.rows.action_mask)
-    gaps = np.abs(log_probs - batch.rows.behavior_log_probs)[mask]
+    gaps = np.abs(batch.scores.log_probs - batch.rows.behavior_log_probs)[mask]
     if gaps.size:
         averages.add_mean("log_ratio_before_update_mean", gaps.mean(), gaps.size)
         averages.add_max("log_ratio_before_update_max", gaps.max())
-        averages.add_mean("entropy_before_update", entropies[mask].mean(), gaps.size)
+        averages.add_mean("entropy_before_update", batch.scores.entropies[mask].mean(), gaps.size)
 
 
 def signal_metrics(averages: Averages, batch: Batch) -> None:

@@ -49,8 +49,7 @@ def _update(log_prob_fn, goal, optimizer, state, batch, num_micro_batches):
     """One step on a batch of shape [micro-batches, rows, ...]; the rest of axis 0 is not run."""
 
     def scalars(params, micro_batch):
-        log_probs, entropies = log_prob_fn(params, micro_batch.rows)
-        values, sums = goal.objective(log_probs, entropies, micro_batch)
+        values, sums = goal.objective(log_prob_fn(params, micro_batch.rows), micro_batch)
         return values, {"weight": jnp.sum(micro_batch.weights), **values, **sums}
 
     def gradients_of(index):
@@ -90,19 +89,21 @@ class Updater:
     ) -> tuple[TrainState, dict[str, float]]:
         """One step up the goal's objective; the old state's buffers are donated.
 
-        Rows whose tokens all have weight 0 or advantage 0 are left out of the computation, unless
-        the goal needs them together with others: they add nothing to the gradient of a weighted
-        surrogate, and the weights of the others were built before. Metrics are therefore weighted
+        Rows that the goal does not call active are left out of the computation, unless it needs
+        them together with others: they add nothing to the gradient of a weighted objective, and
+        the weights of the others were built before. Metrics are therefore weighted
         means over the rows that are left; `objective` and `gradient_norm` are those of the step.
 
         Raises:
-          ValueError: no row has signal; the caller decides what a step without gradient means. Or
+          ValueError: no row is active; the caller decides what a step without gradient means. Or
             more rows belong together than a micro-batch holds.
           FloatingPointError: the objective or its gradient is not finite.
         """
-        if not batch.has_signal:
+        active = goal.active_rows(batch)
+        if not active.any():
             raise ValueError("batch has no row with weight and advantage: skip the update")
-        index = self._layout(np.asarray(goal.together(batch.rows)), batch.signal_rows)
+        batch = dataclasses.replace(batch, scores=None)
+        index = self._layout(np.asarray(goal.together(batch.rows)), active)
         state, sums, whole = _update(
             self.log_prob_fn, goal, self.optimizer, state, self._stack(batch, index),
             np.int32(len(index)),
@@ -116,9 +117,9 @@ class Updater:
         weight = sums.pop("weight")
         return state, {**whole, **{k: v / weight for k, v in sums.items()}}
 
-    def _layout(self, together: np.ndarray, signal: np.ndarray) -> np.ndarray:
+    def _layout(self, together: np.ndarray, active: np.ndarray) -> np.ndarray:
         """Rows of each micro-batch, [micro-batches, rows]; -1 = empty. Units stay whole."""
-        units = [np.flatnonzero(together == unit) for unit in np.unique(together[signal])]
+        units = [np.flatnonzero(together == unit) for unit in np.unique(together[active])]
         largest = max(map(len, units))
         if largest > self.micro_batch:
             raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from rtpo_jax import core
-from rtpo_jax.algorithms import Batch, Objective, Rows, take_rows
+from rtpo_jax.algorithms import Batch, Objective, Rows, Scores, take_rows
 from rtpo_jax.rollouts import RolloutEngine, demonstrate
 from rtpo_jax.rollouts.generators import generator
 from rtpo_jax.training.update import TrainState, Updater, adamw
@@ -43,10 +43,10 @@ class WarmStart(Objective):
             optax.warmup_cosine_decay_schedule(0.0, peak, warm_up, self.steps, 0.05 * peak), b2=0.98
         )
 
-    def objective(self, log_probs: jax.Array, entropies: jax.Array, batch: Batch):
+    def objective(self, scores: Scores, batch: Batch):
         """Weighted mean log-likelihood of the demonstrated tokens."""
-        value = core.weighted_sum(log_probs, batch.weights)
-        return {"objective": value}, {"entropy": core.weighted_sum(entropies, batch.weights)}
+        value = core.weighted_sum(scores.log_probs, batch.weights)
+        return {"objective": value}, {"entropy": core.weighted_sum(scores.entropies, batch.weights)}
 
 
 def demonstration_rows(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rtpo_jax.algorithms import GRPO, GSPO, REINFORCE, SOGRPO, Policy, SeeUPO, Stage
+from rtpo_jax.algorithms import GRPO, GSPO, REINFORCE, SOGRPO, Policy, Scores, SeeUPO, Stage
 from rtpo_jax.models import SymbolTokenizer
 from rtpo_jax.rollouts import Episode, EpisodeBatch, SymbolTemplate, Turn
 from rtpo_jax.rollouts.packing import training_rows
@@ -49,7 +49,7 @@ class Worked:
     def score(self, policy, rows):
         del policy
         scores = moved_log_probs(rows)
-        return scores, np.zeros_like(scores)
+        return Scores(scores, np.zeros_like(scores))
 
 
 def moved_log_probs(rows):
@@ -70,7 +70,7 @@ def batch_of(method, stage=None, carry=None, engine=None):
 
 def surrogate(method, batch):
     log_probs = jnp.asarray(moved_log_probs(batch.rows))
-    values, sums = method.objective(log_probs, jnp.zeros_like(log_probs), batch)
+    values, sums = method.objective(Scores(log_probs, jnp.zeros_like(log_probs)), batch)
     return float(values["objective"]), {name: float(value) for name, value in sums.items()}
 
 
@@ -221,11 +221,11 @@ def test_fields_are_checked(kind):
 def gradients_of(method, batch):
     """Gradient of each scalar with respect to the log-probabilities [N, T] of the chosen tokens."""
     log_probs = jnp.asarray(moved_log_probs(batch.rows))
-    names = method.objective(log_probs, jnp.zeros_like(log_probs), batch)[0]
+    names = method.objective(Scores(log_probs, jnp.zeros_like(log_probs)), batch)[0]
     return {
-        name: jax.grad(lambda lp, n=name: method.objective(lp, jnp.zeros_like(lp), batch)[0][n])(
-            log_probs
-        )
+        name: jax.grad(
+            lambda lp, n=name: method.objective(Scores(lp, jnp.zeros_like(lp)), batch)[0][n]
+        )(log_probs)
         for name in names
     }
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rtpo_jax.algorithms import GRPO, RTPO, Batch, Policy, Rows, Stage
+from rtpo_jax.algorithms import GRPO, RTPO, Batch, Policy, Rows, Scores, Stage
 from rtpo_jax.models import SymbolTokenizer
 from rtpo_jax.rollouts import Episode, EpisodeBatch, SymbolTemplate, Turn
 from rtpo_jax.rollouts.packing import training_rows
@@ -47,7 +47,7 @@ class FixedEngine:
     def score(self, policy, rows):
         del policy
         scores = np.where(rows.action_mask, self.scores, 0).astype(np.float32)
-        return scores, np.zeros_like(scores)
+        return Scores(scores, np.zeros_like(scores))
 
     def rows(self, trajectories, context="recorded", turns=None):
         template = SymbolTemplate(SymbolTokenizer("x"))
@@ -156,7 +156,7 @@ def test_objective_is_the_clipped_surrogate():
     ratios = np.array([1.5, 1.5, 0.5, 0.5], np.float32)
     batch = tiny_batch(ratios, [1, -1, 1, -1])
     log_probs = jnp.log(ratios)[None, :]
-    values, sums = GRPO().objective(log_probs, jnp.zeros_like(log_probs), batch)
+    values, sums = GRPO().objective(Scores(log_probs, jnp.zeros_like(log_probs)), batch)
     value = values["objective"]
     np.testing.assert_allclose(value, (1.2 - 1.5 + 0.5 - 0.8) / 4, rtol=1e-6)
     np.testing.assert_allclose(sums["clip_fraction"], 0.5)
@@ -167,7 +167,7 @@ def test_objective_is_the_clipped_surrogate():
 def test_log_ratio_limit_is_the_stated_clamp():
     log_probs = jnp.full((1, 1), 50.0)
     batch = tiny_batch([1.0], [-1.0])
-    values, _ = GRPO(log_ratio_limit=10.0).objective(log_probs, jnp.zeros((1, 1)), batch)
+    values, _ = GRPO(log_ratio_limit=10.0).objective(Scores(log_probs, jnp.zeros((1, 1))), batch)
     value = values["objective"]
     np.testing.assert_allclose(value, -np.exp(10.0), rtol=1e-5)
 

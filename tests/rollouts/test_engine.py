@@ -207,7 +207,7 @@ def test_log_ratio_before_the_update_is_zero_on_recorded_contexts_only(policy, t
     gaps = {}
     for context in ("recorded", "full_history"):
         rows = engine.rows(trunks, context)
-        log_probs, entropies = engine.score(policy, rows)
+        log_probs, entropies, _ = engine.score(policy, rows)
         gaps[context] = np.abs(log_probs - rows.behavior_log_probs)[rows.action_mask].max()
         assert (entropies[rows.action_mask] >= 0).all()
         assert (log_probs[~rows.action_mask] == 0).all()
@@ -270,7 +270,7 @@ def test_acting_and_scoring_also_work_where_float64_is_on(policy, trunks):
         again = engine.rollout(policy, TASKS, 3, jax.random.key(1))
         assert played(again) == played(trunks)
         rows = engine.rows(again)
-        log_probs, _ = engine.score(policy, rows)
+        log_probs = engine.score(policy, rows).log_probs
     assert rows.behavior_log_probs.dtype == log_probs.dtype == np.float32
     assert np.abs(log_probs - rows.behavior_log_probs)[rows.action_mask].max() < 1e-4
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from rtpo_jax import core
-from rtpo_jax.algorithms import GRPO, Batch, Rows
+from rtpo_jax.algorithms import GRPO, Batch, Rows, Scores
 from rtpo_jax.training import TrainState, Updater, adamw, create_state, minibatches
 from rtpo_jax.training.update import _update
 
@@ -21,7 +21,7 @@ def log_probs_of(params, rows):
     table = jax.nn.log_softmax(params["table"])
     chosen = table[rows.tokens]
     entropies = jnp.broadcast_to(-jnp.sum(jnp.exp(table) * table), chosen.shape)
-    return chosen, entropies
+    return Scores(chosen, entropies)
 
 
 def make_batch(num_rows=13, seed=0, groups=4):
@@ -60,7 +60,7 @@ def reference_gradient(batch):
     """The same objective in one plain expression over all rows."""
 
     def objective(params):
-        log_probs, _ = log_probs_of(params, batch.rows)
+        log_probs, *_ = log_probs_of(params, batch.rows)
         ratios = jnp.exp(log_probs - batch.rows.behavior_log_probs)
         clipped = jnp.where(ratios > 1.2, 1.2, jnp.where(ratios < 0.8, 0.8, ratios))
         free, bound = ratios * batch.advantages, clipped * batch.advantages
@@ -117,7 +117,7 @@ def test_a_batch_without_signal_is_refused_before_the_optimiser_can_drift():
     silent = dataclasses.replace(batch, advantages=np.zeros_like(batch.advantages))
     updater = Updater(log_probs_of, adamw(0.1), 4)
     state, _ = updater(GRPO(), create_state(PARAMS, updater.optimizer), batch)
-    assert not silent.has_signal
+    assert not silent.signal_rows.any()
     with pytest.raises(ValueError, match="skip the update"):
         updater(GRPO(), state, silent)
     assert np.isfinite(np.asarray(state.params["table"])).all(), "the state was donated for nothing"
@@ -211,8 +211,8 @@ def test_rows_of_a_trajectory_stay_together():
 class Halved(GRPO):
     """Its step is the gradient over 1 plus the norm of another scalar's gradient."""
 
-    def objective(self, log_probs, entropies, batch):
-        values, sums = super().objective(log_probs, entropies, batch)
+    def objective(self, scores, batch):
+        values, sums = super().objective(scores, batch)
         return {**values, "other": 3 * values["objective"]}, sums
 
     def ascent(self, gradients):
