@@ -2,6 +2,7 @@
 
 from rtpo_jax.algorithms.engine import Collected, Engine, Policy, Trajectories
 from rtpo_jax.algorithms.flat import Flat, returns_to_go
+from rtpo_jax.algorithms.gigpo import GiGPO
 from rtpo_jax.algorithms.grpo import GRPO
 from rtpo_jax.algorithms.gspo import GSPO
 from rtpo_jax.algorithms.method import Method, Stage
@@ -11,6 +12,8 @@ from rtpo_jax.algorithms.rows import Batch, Rows, Scores, take_rows
 from rtpo_jax.algorithms.rtpo import RTPO
 from rtpo_jax.algorithms.seeupo import SeeUPO
 from rtpo_jax.algorithms.sorl import SOGRPO
+from rtpo_jax.algorithms.tree_grpo import TreeGRPO
+from rtpo_jax.algorithms.vineppo import VinePPO
 
 __all__ = [
     "GRPO",
@@ -22,6 +25,7 @@ __all__ = [
     "Collected",
     "Engine",
     "Flat",
+    "GiGPO",
     "Method",
     "Objective",
     "Policy",
@@ -30,6 +34,8 @@ __all__ = [
     "SeeUPO",
     "Stage",
     "Trajectories",
+    "TreeGRPO",
+    "VinePPO",
     "returns_to_go",
     "take_rows",
 ]

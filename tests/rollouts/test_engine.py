@@ -132,6 +132,23 @@ def test_no_siblings_beyond_the_end_of_a_trunk(policy, trunks):
         short.episodes[0].at_boundary(2)
 
 
+def test_branches_at_any_point_share_the_decisions_before_it(policy, trunks):
+    points = [(0, 1), (2, 0), (0, 1), (1, len(trunks.episodes[1].turns) - 1)]
+    branches = make_engine().branch(policy, trunks, points, jax.random.key(9))
+    assert branches.sibling_ids[:4].tolist() == [0, 1, 0, 2]
+    grown = trunks.grown(branches)
+    first = len(trunks.episodes)
+    for place, (trunk, turn) in enumerate(points):
+        old, new = grown.node_ids[trunk], grown.node_ids[first + place]
+        assert (new[:turn] == old[:turn]).all()
+        assert not np.isin(new[turn:][new[turn:] >= 0], grown.node_ids[:first]).any()
+        assert grown.tree_ids[first + place] == grown.tree_ids[trunk]
+        assert grown.state_ids[first + place, turn] == grown.state_ids[trunk, turn]
+    assert np.unique(trunks.tree_ids[:first]).size == first
+    with pytest.raises(ValueError, match="turn=9"):
+        make_engine().branch(policy, trunks, [(0, 9)], jax.random.key(9))
+
+
 def test_luck_drawn_before_the_fork_is_shared_and_after_it_redrawn():
     """Luck is decided when turn 0 ends: siblings at turn 1 share it, siblings at turn 0 do not."""
     environment = Lookup(num_hops=1, chance=Chance(luck=0.5))

@@ -6,7 +6,18 @@ import jax
 import numpy as np
 import pytest
 
-from rtpo_jax.algorithms import GRPO, GSPO, REINFORCE, RTPO, SOGRPO, Policy, SeeUPO
+from rtpo_jax.algorithms import (
+    GRPO,
+    GSPO,
+    REINFORCE,
+    RTPO,
+    SOGRPO,
+    GiGPO,
+    Policy,
+    SeeUPO,
+    TreeGRPO,
+    VinePPO,
+)
 from rtpo_jax.envs import Lock
 from rtpo_jax.models import SymbolTokenizer, TransformerConfig, init
 from rtpo_jax.rollouts import (
@@ -35,6 +46,10 @@ METHODS = {
     "rloo": REINFORCE(group_size=8),
     "seeupo": SeeUPO(group_size=8),
     "so-grpo": SOGRPO(group_size=8, num_minibatches=3, epochs=2, normalization="literal"),
+    "dr. grpo": GRPO.dr_grpo(group_size=8),
+    "tree-grpo": TreeGRPO(group_size=3, branches=2),
+    "gigpo": GiGPO(group_size=8),
+    "vineppo": VinePPO(group_size=2, rollouts=4, num_minibatches=2),
     "seeupo, released code": SeeUPO.released_code(group_size=8),
 }
 # Rows of a later stage were sampled by an earlier policy than the stage starts from.
@@ -211,3 +226,46 @@ def test_rows_keep_the_log_probs_of_the_moment_of_sampling(params, updater):
     sampled = np.concatenate([t.log_probs for e in trunks.episodes for t in e.turns])
     recorded = np.asarray(batch.rows.behavior_log_probs)[batch.rows.action_mask]
     np.testing.assert_array_equal(recorded, sampled)
+
+
+def test_an_older_behaviour_policy_collects_and_is_corrected_for(params, updater):
+    """Rows carry the old version; after the correction the first ratio is 1 again."""
+    seen = []
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Spy(GRPO):
+        def corrected(self, batch):
+            new = super().corrected(batch)
+            gaps = np.abs(new.rows.behavior_log_probs - batch.scores.log_probs)
+            versions = np.asarray(batch.rows.policy_versions)[batch.rows.action_mask]
+            seen.append((set(versions.tolist()), gaps.max()))
+            return new
+
+    old = Policy(jax.tree.map(np.asarray, params), 41)
+    moved = jax.tree.map(lambda leaf: leaf * 1.05, params)
+    for importance in (None, "trajectory"):
+        state = create_state(moved, updater.optimizer)
+        method = Spy(group_size=8, importance=importance)
+        _, metrics = iterate(
+            method, make_engine(), updater, state, TASKS, jax.random.key(0), behavior=old
+        )
+        assert metrics["log_ratio_before_update_max"] > 1e-3, "measured before the correction"
+    (versions, gap), (_, closed) = seen
+    assert versions == {41} and gap > 1e-3 and closed == 0
+
+
+def test_a_penalty_needs_a_reference_and_holds_the_policy_near_it(params, updater):
+    reference = Policy(jax.tree.map(np.asarray, params))
+
+    def run(coefficient, **options):
+        state = create_state(params, updater.optimizer)
+        method = GRPO(group_size=8, kl_coefficient=coefficient)
+        for iteration in range(4):
+            state, metrics = iterate(
+                method, make_engine(), updater, state, TASKS, jax.random.key(iteration), **options
+            )
+        return metrics["kl_from_reference"]
+
+    with pytest.raises(ValueError, match="kl_coefficient=0.1: hand a reference"):
+        run(0.1)
+    assert run(10.0, reference=reference) < run(1e-6, reference=reference) / 2
