@@ -7,6 +7,7 @@ from rtpo_jax.algorithms.grpo import GRPO
 from rtpo_jax.algorithms.gspo import GSPO
 from rtpo_jax.algorithms.method import Method, Stage
 from rtpo_jax.algorithms.objective import Objective
+from rtpo_jax.algorithms.refuel import REFUEL
 from rtpo_jax.algorithms.reinforce import REINFORCE
 from rtpo_jax.algorithms.rows import Batch, Rows, Scores, take_rows
 from rtpo_jax.algorithms.rtpo import RTPO
@@ -18,6 +19,7 @@ from rtpo_jax.algorithms.vineppo import VinePPO
 __all__ = [
     "GRPO",
     "GSPO",
+    "REFUEL",
     "REINFORCE",
     "RTPO",
     "SOGRPO",

@@ -136,8 +136,15 @@ class Method(Objective):
         return jnp.where(rows.action_mask, whole[:, None], 0)
 
     def surrogate(self, ratios: jax.Array, advantages: jax.Array) -> jax.Array:
-        """What is weighted and summed, [N, T]."""
+        """What is weighted and summed of ratios [N, T] and advantages, [N, T]."""
         return core.clipped_surrogate(ratios, advantages, self.clip_low, self.clip_high)
+
+    def terms(self, scores: Scores, batch: Batch) -> jax.Array:
+        """What is weighted and summed, [N, T]: by default the surrogate."""
+        ratios = core.ratios(
+            self.log_ratios(scores.log_probs, batch.rows), limit=self.log_ratio_limit
+        )
+        return self.surrogate(ratios, batch.advantages)
 
     def objective(
         self, scores: Scores, batch: Batch
@@ -147,7 +154,6 @@ class Method(Objective):
         token_log_ratios = self.log_ratios(scores.log_probs, rows, "token")
         ratios = core.ratios(self.log_ratios(scores.log_probs, rows), limit=self.log_ratio_limit)
         clip = (self.clip_low, self.clip_high)
-        surrogate = self.surrogate(ratios, batch.advantages)
         # The k3 estimate of KL(pi_behaviour || pi): samples come from the behaviour policy.
         kl = core.kl_estimate(jnp.zeros_like(token_log_ratios), token_log_ratios, "k3")
         clipped = core.is_clipped(ratios, batch.advantages, *clip).astype(weights.dtype)
@@ -156,7 +162,7 @@ class Method(Objective):
             "clip_fraction": core.weighted_sum(clipped, weights),
             "entropy": core.weighted_sum(scores.entropies, weights),
         }
-        value = core.weighted_sum(surrogate, weights)
+        value = core.weighted_sum(self.terms(scores, batch), weights)
         if self.kl_coefficient:
             reference = batch.fields["reference_log_probs"]
             mask = rows.action_mask

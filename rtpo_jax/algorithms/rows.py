@@ -105,3 +105,17 @@ class Batch:
 def take_rows(tree: Any, index: np.ndarray) -> Any:
     """Rows `index` (leading axis) of a `Rows` or `Batch`, taken with numpy: nothing compiles."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[index], tree)
+
+
+def only_rows(rows: Rows, keep: np.ndarray) -> Rows:
+    """The same rows with those outside `keep` [N] turned into padding; shapes stay."""
+    keep = np.asarray(keep)
+    return dataclasses.replace(
+        rows,
+        action_mask=rows.action_mask & keep[:, None],
+        turn_ids=np.where(keep[:, None], rows.turn_ids, -1),
+        **{
+            name: np.where(keep, getattr(rows, name), -1)
+            for name in ("group_ids", "sibling_ids", "trajectory_ids")
+        },
+    )

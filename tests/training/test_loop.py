@@ -9,6 +9,7 @@ import pytest
 from rtpo_jax.algorithms import (
     GRPO,
     GSPO,
+    REFUEL,
     REINFORCE,
     RTPO,
     SOGRPO,
@@ -50,6 +51,8 @@ METHODS = {
     "tree-grpo": TreeGRPO(group_size=3, branches=2),
     "gigpo": GiGPO(group_size=8),
     "vineppo": VinePPO(group_size=2, rollouts=4, num_minibatches=2),
+    "refuel": REFUEL(num_trunks=6),
+    "refuel, reverse": REFUEL(num_trunks=2, order="reverse"),
     "seeupo, released code": SeeUPO.released_code(group_size=8),
 }
 # Rows of a later stage were sampled by an earlier policy than the stage starts from.
